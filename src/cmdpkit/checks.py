@@ -1,0 +1,153 @@
+"""The door: every wrong input is refused here, with what is wrong, where it is, and how to mend it."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+ROW_SUM_TOLERANCE = 1e-8
+"""Rows whose sum is farther from one than this are refused. Bounds account for what remains (see mdp.py)."""
+
+
+def freeze(array: Array) -> Array:
+    array.flags.writeable = False
+    return array
+
+
+def check_number(value: Any, name: str) -> float:
+    """A finite real number as a float; anything else is refused by name."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a number, not {type(value).__name__}")
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be finite, not {value}")
+    return float(value)
+
+
+def check_gamma(gamma: Any) -> float:
+    value = check_number(gamma, "gamma")
+    if not 0.0 <= value < 1.0:
+        raise ValueError(f"gamma must be in [0, 1), got {value}; a discounted model needs gamma below 1")
+    return value
+
+
+def as_floats(values: Any, name: str) -> Array:
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name} is not a rectangular array: {error}") from error
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must hold real numbers, not dtype {array.dtype}")
+    return np.array(array, dtype=np.float64, order="C")  # a copy: later changes by the user cannot reach the model
+
+
+def check_table(values: Any, shape: tuple[int, int], name: str) -> Array:
+    """An (S, A) table of finite numbers."""
+    if sp.issparse(values):
+        raise TypeError(f"{name} must be a dense array of shape {shape}; call .toarray() on it")
+    table = as_floats(values, name)
+    if table.shape != shape:
+        raise ValueError(
+            f"{name} has shape {table.shape}, but the transitions have {shape[0]} states and {shape[1]} actions, "
+            f"so it must have shape {shape}"
+        )
+    bad = ~np.isfinite(table)
+    if bad.any():
+        s, a = np.argwhere(bad)[0]
+        raise ValueError(f"{name}[{s}, {a}] is {table[s, a]} ({bad.sum()} such entries); every entry must be finite")
+    return freeze(table)
+
+
+def check_transitions(transitions: Any) -> tuple[Any, int, int]:
+    """The transitions as (S·A, S): C-ordered float64, or CSR when sparse."""
+    if sp.issparse(transitions):
+        rows, states = transitions.shape
+        if states == 0 or rows == 0 or rows % states:
+            raise ValueError(
+                f"sparse transitions have shape {transitions.shape}; they need S·A rows and S columns (row s·A + a), "
+                f"and {rows} is not a positive multiple of {states}"
+            )
+        if transitions.dtype.kind not in "fiub":
+            raise TypeError(f"transitions must hold real numbers, not dtype {transitions.dtype}")
+        matrix = sp.csr_array(transitions, dtype=np.float64, copy=True)
+        matrix.sum_duplicates()
+        freeze(matrix.data)
+        return matrix, states, rows // states
+    array = as_floats(transitions, "transitions")
+    if array.ndim != 3 or array.shape[0] != array.shape[2] or 0 in array.shape:
+        raise ValueError(
+            f"transitions have shape {array.shape}; they need shape (S, A, S), or be a scipy.sparse matrix of (S·A, S)"
+        )
+    states, actions, _ = array.shape
+    return freeze(array.reshape(states * actions, states)), states, actions
+
+
+def check_rows(transitions: Any, actions: int, gamma: float) -> tuple[float, float]:
+    """Probabilities are finite, not negative, and sum to one in every row. Returns the extreme sums."""
+    entries = transitions.data if sp.issparse(transitions) else transitions
+    bad = ~np.isfinite(entries) | (entries < 0.0)
+    if bad.any():
+        if sp.issparse(transitions):
+            k = int(np.flatnonzero(bad)[0])
+            row, column, value = (
+                int(np.searchsorted(transitions.indptr, k, "right")) - 1,
+                transitions.indices[k],
+                entries[k],
+            )
+        else:
+            row, column = np.argwhere(bad)[0]
+            value = entries[row, column]
+        raise ValueError(
+            f"the probability of moving from state {row // actions} by action {row % actions} to state {column} is "
+            f"{value} ({bad.sum()} such entries); probabilities must be finite and not negative"
+        )
+    sums = np.asarray(transitions.sum(axis=1)).ravel()
+    off = np.abs(sums - 1.0)
+    worst = int(off.argmax())
+    if off[worst] > ROW_SUM_TOLERANCE:
+        raise ValueError(
+            f"the probabilities of state {worst // actions}, action {worst % actions} sum to {sums[worst]:.12g}, not 1 "
+            f"({(off > ROW_SUM_TOLERANCE).sum()} of {sums.size} rows are off); divide each row by its sum if that is all"
+        )
+    if gamma * sums.max() >= 1.0:
+        raise ValueError(
+            f"gamma = {gamma} times the largest row sum {sums.max():.17g} is not below 1; normalise the rows"
+        )
+    return float(sums.min()), float(sums.max())
+
+
+def check_initial(initial: Any, states: int) -> Array:
+    if initial is None:
+        return freeze(np.full(states, 1.0 / states))
+    if isinstance(initial, (bool, np.bool_)):
+        raise TypeError("initial must be a state index or a distribution, not a truth value")
+    if isinstance(initial, numbers.Integral) or (isinstance(initial, np.ndarray) and initial.ndim == 0):
+        if not isinstance(initial, numbers.Integral) and initial.dtype.kind not in "iu":
+            raise TypeError(f"initial must be a state index or a distribution, not {initial!r}")
+        index = int(initial)
+        if not 0 <= index < states:
+            raise ValueError(f"initial state {index} is not one of the states 0 to {states - 1}")
+        distribution = np.zeros(states)
+        distribution[index] = 1.0
+        return freeze(distribution)
+    distribution = as_floats(initial, "initial")
+    if distribution.shape != (states,):
+        raise ValueError(
+            f"initial has shape {distribution.shape}; a distribution over the states has shape ({states},)"
+        )
+    bad = ~np.isfinite(distribution) | (distribution < 0.0)
+    if bad.any():
+        s = int(np.flatnonzero(bad)[0])
+        raise ValueError(f"initial[{s}] is {distribution[s]}; probabilities must be finite and not negative")
+    total = distribution.sum()
+    if abs(total - 1.0) > ROW_SUM_TOLERANCE:
+        raise ValueError(f"initial sums to {total:.12g}, not 1; divide it by its sum if that is rounding")
+    return freeze(distribution)

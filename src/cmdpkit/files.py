@@ -1,0 +1,66 @@
+"""Files are written whole or not at all, and read without pickle."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+PathLike = str | os.PathLike[str]
+
+
+def write_whole(path: PathLike, write: Callable[[IO[bytes]], object]) -> None:
+    """Call `write` on a temporary file beside `path`, then rename it: a reader never sees half a file."""
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {target}: the folder {target.parent} does not exist")
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files; give what open() would
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def save_arrays(path: PathLike, kind: str, arrays: Mapping[str, Any]) -> None:
+    """Write an `.npz` whose `kind` entry says what it holds."""
+    write_whole(path, lambda file: np.savez_compressed(file, kind=np.array(kind), **arrays))
+
+
+def load_arrays(path: PathLike, kind: str) -> dict[str, Any]:
+    """Read what `save_arrays` wrote; a ValueError says why another file is refused."""
+    if not Path(path).exists():
+        raise FileNotFoundError(f"no such file: {path}")
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            if not hasattr(stored, "files"):
+                raise ValueError("a single array, not an .npz archive")
+            arrays = {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        raise ValueError(
+            f"{path} is not a readable cmdpkit file ({error}); was it damaged or made elsewhere?"
+        ) from error
+    found = str(arrays["kind"]) if "kind" in arrays else None
+    if found != kind:
+        what = f"holds {found!r}" if found else "was not written by cmdpkit"
+        raise ValueError(f"{path} {what}, but {kind!r} is needed here")
+    return arrays

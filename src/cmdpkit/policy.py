@@ -1,0 +1,132 @@
+"""Policies over finite states and actions, kept as log-probabilities.
+
+log π(a|s) of a bad action falls without end under mirror descent; the logarithm never underflows, π would.
+"""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import numpy as np
+
+from cmdpkit.checks import ROW_SUM_TOLERANCE, Array, as_floats, freeze
+from cmdpkit.files import PathLike, load_arrays, save_arrays
+
+
+class TabularPolicy:
+    """A stationary randomised policy π(a|s).
+
+    Args:
+        probabilities: (S, A) array with rows that sum to one.
+
+    Example:
+        >>> policy = TabularPolicy([[0.25, 0.75]])
+        >>> policy.sample(0, np.random.default_rng(0))
+        1
+    """
+
+    def __init__(self, probabilities: Any) -> None:
+        table = check_probabilities(probabilities)
+        with np.errstate(divide="ignore"):
+            self.log_probabilities: Array = freeze(np.log(table))
+        self._probabilities: Array | None = freeze(table)
+
+    @classmethod
+    def from_log(cls, log_weights: Array) -> TabularPolicy:
+        """π ∝ exp(log_weights), normalised by log-sum-exp."""
+        policy = cls.__new__(cls)
+        policy.log_probabilities = freeze(normalise_log(log_weights))
+        policy._probabilities = None
+        return policy
+
+    @classmethod
+    def uniform(cls, states: int, actions: int) -> TabularPolicy:
+        return cls(np.full((states, actions), 1.0 / actions))
+
+    @classmethod
+    def deterministic(cls, choice: Any, actions: int) -> TabularPolicy:
+        """The policy that takes action `choice[s]` in state s."""
+        return cls(np.eye(actions)[np.asarray(choice)])
+
+    @property
+    def probabilities(self) -> Array:
+        """π(a|s) as an (S, A) array."""
+        if self._probabilities is None:
+            self._probabilities = freeze(np.exp(self.log_probabilities))
+        return self._probabilities
+
+    @property
+    def states(self) -> int:
+        return int(self.log_probabilities.shape[0])
+
+    @property
+    def actions(self) -> int:
+        return int(self.log_probabilities.shape[1])
+
+    def sample(self, state: int, rng: np.random.Generator) -> int:
+        """Draw an action for `state`."""
+        if not isinstance(state, numbers.Integral) or not 0 <= state < self.states:
+            raise ValueError(f"state {state!r} is not one of 0 to {self.states - 1}")
+        row = self.probabilities[state]
+        cumulative = np.cumsum(row)
+        return int(
+            min(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"), np.flatnonzero(row)[-1])
+        )
+
+    def save(self, path: PathLike) -> None:
+        """Write the policy to an `.npz` file (no pickle), whole or not at all."""
+        save_arrays(path, "cmdpkit policy", {"log_probabilities": self.log_probabilities})
+
+    @classmethod
+    def load(cls, path: PathLike) -> TabularPolicy:
+        """Read a policy written by `save`."""
+        arrays = load_arrays(path, "cmdpkit policy")
+        try:
+            log_probabilities = arrays["log_probabilities"]
+            check_probabilities(np.exp(log_probabilities))
+        except KeyError as error:
+            raise ValueError(f"{path} is damaged: the entry {error} is missing") from error
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path} does not hold a valid policy: {error}") from error
+        policy = cls.__new__(cls)
+        policy.log_probabilities = freeze(np.array(log_probabilities, dtype=np.float64))
+        policy._probabilities = None
+        return policy
+
+    def __repr__(self) -> str:
+        return f"TabularPolicy(states={self.states}, actions={self.actions})"
+
+
+def normalise_log(log_weights: Array) -> Array:
+    """log π = w − log Σ_a exp w, row by row."""
+    shifted: Array = log_weights - log_weights.max(axis=1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return shifted
+
+
+def check_probabilities(probabilities: Any) -> Array:
+    table = as_floats(probabilities, "a policy's probabilities")
+    if table.ndim != 2 or 0 in table.shape:
+        raise ValueError(f"a policy's probabilities have shape {table.shape}; they need shape (states, actions)")
+    bad = ~np.isfinite(table) | (table < 0.0)
+    if bad.any():
+        s, a = np.argwhere(bad)[0]
+        raise ValueError(f"the policy's probability of action {a} in state {s} is {table[s, a]}")
+    sums = table.sum(axis=1)
+    worst = int(np.abs(sums - 1.0).argmax())
+    if abs(sums[worst] - 1.0) > ROW_SUM_TOLERANCE:
+        raise ValueError(f"the policy's probabilities in state {worst} sum to {sums[worst]:.12g}, not 1")
+    return table
+
+
+def as_policy(policy: Any, states: int, actions: int, name: str = "policy") -> TabularPolicy:
+    """A `TabularPolicy` of the model's size, from one or from an array of probabilities."""
+    if not isinstance(policy, TabularPolicy):
+        policy = TabularPolicy(policy)
+    checked: TabularPolicy = policy
+    if (checked.states, checked.actions) != (states, actions):
+        raise ValueError(
+            f"{name} is for {checked.states} states and {checked.actions} actions, the model has {states} and {actions}"
+        )
+    return checked
