@@ -1,0 +1,85 @@
+"""The exact tabular learner: natural-gradient steps with values from linear algebra."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cmdpkit.checks import Array
+from cmdpkit.evaluation.system import PolicySystem, look_ahead
+from cmdpkit.model import CMDP
+from cmdpkit.policy import TabularPolicy
+from cmdpkit.rules import Weights
+
+
+class ExactLearner:
+    """Natural policy gradient on a known model, by exact evaluation.
+
+    Args:
+        cmdp: the model.
+        policy: π_0, with no zero probabilities (mirror descent can never leave a zero).
+        step: the effective step: π is multiplied by exp(−step · Q̃). The paper's η is step · (1 − γ).
+        inner_steps: t_k, natural-gradient steps for each dual update.
+        alpha: weight of the KL divergence to the anchor π_k, by default 1/step as in Theorem 1 (there η = (1 − γ)/α).
+            It has no effect when inner_steps is 1, where it cancels.
+    """
+
+    def __init__(
+        self, cmdp: CMDP, policy: TabularPolicy, step: float = 1.0, inner_steps: int = 1, alpha: float | None = None
+    ) -> None:
+        self.cmdp = cmdp
+        self.step = step
+        self.inner_steps = inner_steps
+        self.alpha = alpha
+        self._tables = cmdp.costs.reshape(-1, cmdp.states, cmdp.actions)
+        self.move_to(policy)
+
+    def move_to(self, policy: TabularPolicy) -> None:
+        """Make `policy` the current one: factorise its system, find its occupancy and all m + 1 values."""
+        self.policy = policy
+        self._system = PolicySystem(self.cmdp, policy.probabilities)
+        # V_i(ρ) = ⟨d_ρ, c_i⟩ / (1 − γ): one transposed solve gives the values of all costs
+        self.state_visits = self._system.state_occupancy()
+        self.occupancy = self.state_visits[:, None] * policy.probabilities
+        values = self.cmdp.costs @ self.occupancy.ravel()
+        self._objective = float(values[0])
+        self._v = values[1:] - self.cmdp.offsets
+
+    def objective_value(self) -> float:
+        return self._objective
+
+    def constraint_values(self) -> Array:
+        return self._v
+
+    def improve(self, weights: Weights) -> int:
+        """t_k steps of regularised natural gradient on c̃, anchored at the current policy (eq. npg-entropy)."""
+        anchor = self.policy.log_probabilities
+        # c̃ = w_0 c_0 + Σ w_i c_i                                                        (eq. tilde-c)
+        cost = np.tensordot(np.append(weights.objective, weights.constraints), self._tables, axes=1)
+        for _ in range(self.inner_steps):
+            self.move_to(self._regularised_step(cost, anchor))
+        return self.inner_steps
+
+    def _regularised_step(self, cost: Array, anchor: Array) -> TabularPolicy:
+        pi, log_pi = self.policy.probabilities, self.policy.log_probabilities
+        alpha = 1.0 / self.step if self.alpha is None else self.alpha
+        pull = alpha * (log_pi - anchor)
+        # Ṽ_α = (I − γ P_π)⁻¹ Σ_a π (c̃ + α log(π / π_k))                              (eq. regu-V)
+        values = self._system.solve((pi * (cost + pull)).sum(axis=1))
+        ahead = look_ahead(self.cmdp, values).reshape(cost.shape)
+        # log π' = (1 − step·α) log π − step · Q̃_α − log Z,                            (eq. npg-entropy)
+        # Q̃_α = c̃ − α log π_k + γ P Ṽ_α                                                (eq. regu-Q)
+        # The terms in α are joined, so that they cancel exactly in the first inner step, where π = π_k.
+        return TabularPolicy.from_log(log_pi - self.step * (cost + ahead + pull))
+
+    def lagrangian_values(self, lam: Array) -> tuple[Array, Array]:
+        """V (S,) and Q (S, A) of the current policy for the cost c_0 + Σ λ_i c_i."""
+        cost = np.tensordot(np.append(1.0, lam), self._tables, axes=1)
+        value = self._system.solve((self.policy.probabilities * cost).sum(axis=1))
+        return value, cost + look_ahead(self.cmdp, value).reshape(cost.shape)
+
+    def constraint_advantages(self) -> Array:
+        """A_i(s, a) = Q_i(s, a) − V_i(s) for every constraint, as (m, S, A)."""
+        costs = self._tables[1:]
+        value = self._system.solve(np.einsum("isa,sa->si", costs, self.policy.probabilities))
+        ahead = look_ahead(self.cmdp, value).T.reshape(costs.shape)
+        return np.asarray(costs + ahead - value.T[:, :, None])
