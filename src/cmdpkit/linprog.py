@@ -1,0 +1,133 @@
+"""Ground truth: the occupancy linear program of the paper (eq. LP-CMDP), solved by HiGHS.
+
+The variables are x(s, a) = Σ_t γᵗ P(s_t = s, a_t = a), the paper's d divided by (1 − γ):
+
+    minimise ⟨x, c_0⟩  subject to  Σ_a x(s', a) − γ Σ_{s,a} P(s'|s, a) x(s, a) = ρ(s'),  ⟨x, c_i⟩ ≤ offset_i,  x ≥ 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from cmdpkit.checks import Array
+from cmdpkit.columns import stationary
+from cmdpkit.model import CMDP
+from cmdpkit.policy import TabularPolicy
+
+TINY = 2_000
+"""Up to this many state-action pairs the dual simplex is at least as fast as the interior point (measured)."""
+
+
+@dataclass(frozen=True)
+class LPSolution:
+    """Policy and prices of an occupancy LP. `feasible` is None when HiGHS could not tell."""
+
+    feasible: bool | None
+    policy: TabularPolicy | None = None
+    multipliers: Array | None = None
+    message: str = ""
+    iterations: int = 0
+    timed_out: bool = False
+
+
+def solve_lp(cmdp: CMDP, time_limit: float | None = None) -> LPSolution:
+    """The optimal policy and multipliers of the constrained problem."""
+    scales = _scales(cmdp)
+    rows = cmdp.costs[1:] / scales[1:, None]
+    answer = _highs(cmdp, cmdp.costs[0] / scales[0], rows, cmdp.offsets / scales[1:], time_limit=time_limit)
+    if answer.status == 2:
+        return LPSolution(False, message=answer.message, iterations=int(answer.nit))
+    if answer.status != 0:
+        return LPSolution(None, message=answer.message, iterations=int(answer.nit or 0), timed_out=answer.status == 1)
+    multipliers = (
+        np.maximum(-answer.ineqlin.marginals, 0.0) * scales[0] / scales[1:] if cmdp.num_constraints else np.zeros(0)
+    )
+    return LPSolution(True, _policy(cmdp, answer.x), multipliers, answer.message, int(answer.nit))
+
+
+def least_violation(cmdp: CMDP, scales: Array | None = None) -> tuple[float, TabularPolicy, Array]:
+    """min_π max_i V_i(π) / scale_i, the policy that attains it, and the weights y ≥ 0 on V_i that prove it.
+
+    y is the Farkas vector of an infeasible model: Σ y_i V_i(π) > 0 for every policy π.
+    """
+    if scales is None:
+        scales = _scales(cmdp)[1:]
+    m = cmdp.num_constraints
+    rows = cmdp.costs[1:] / scales[:, None]
+    answer = _highs(cmdp, np.zeros(cmdp.costs.shape[1]), rows, cmdp.offsets / scales, common_slack=True)
+    if answer.status != 0:
+        raise ArithmeticError(f"HiGHS did not solve the feasibility problem: {answer.message}")
+    prices = np.maximum(-answer.ineqlin.marginals, 0.0) / scales
+    return (
+        float(answer.x[-1]),
+        _policy(cmdp, answer.x[:-1]),
+        prices / prices.sum() if prices.sum() > 0 else np.ones(m) / m,
+    )
+
+
+def slater_margin(cmdp: CMDP) -> float:
+    """ξ of Assumption 1: the largest margin by which all limits can be met at once, in the user's units.
+
+    Zero means that the limits can be met, but only just; negative means that they cannot, and by how much they miss.
+    Without constraints it is infinite.
+
+    Example:
+        >>> import cmdpkit as ck
+        >>> round(ck.slater_margin(ck.problems.paper()), 6)
+        1.525027
+    """
+    if not cmdp.num_constraints:
+        return float("inf")
+    # One common scale for all rows: the margin is the same for every constraint in the user's own units.
+    common = float(_scales(cmdp)[1:].max())
+    worst, _, _ = least_violation(cmdp, np.full(cmdp.num_constraints, common))
+    return -worst * common
+
+
+def _scales(cmdp: CMDP) -> Array:
+    """The largest size of each cost, so that HiGHS's absolute tolerances mean the same for all units."""
+    largest = np.abs(cmdp.costs).max(axis=1)
+    return np.where(largest > 0.0, largest, 1.0)
+
+
+def _policy(cmdp: CMDP, x: Array) -> TabularPolicy:
+    occupancy = np.maximum(x, 0.0).reshape(cmdp.states, cmdp.actions)
+    return stationary(occupancy, np.full(occupancy.shape, 1.0 / cmdp.actions))
+
+
+def _highs(
+    cmdp: CMDP, cost: Array, rows: Array, limits: Array, common_slack: bool = False, time_limit: float | None = None
+) -> Any:
+    """Solve over all occupancies; with `common_slack`, minimise the t by which every row may exceed its limit."""
+    from scipy.optimize import linprog
+
+    pairs = cmdp.states * cmdp.actions
+    leave = sp.csr_array(
+        (np.ones(pairs), (np.repeat(np.arange(cmdp.states), cmdp.actions), np.arange(pairs))),
+        shape=(cmdp.states, pairs),
+    )
+    balance = leave - cmdp.gamma * sp.csr_array(cmdp.transitions).T
+    bounds: list[tuple[float | None, float | None]] = [(0.0, None)]
+    if common_slack:
+        cost = np.append(cost, 1.0)
+        rows = np.hstack([rows, -np.ones((len(rows), 1))])
+        balance = sp.hstack([balance, sp.csr_array((cmdp.states, 1))])
+        bounds = [(0.0, None)] * pairs + [(None, None)]
+    options: dict[str, Any] = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+    if time_limit is not None:
+        options["time_limit"] = max(time_limit, 1e-3)
+    has_rows = len(rows) > 0
+    return linprog(
+        cost,
+        A_ub=sp.csr_array(rows) if has_rows else None,
+        b_ub=limits if has_rows else None,
+        A_eq=sp.csr_array(balance),
+        b_eq=cmdp.initial,
+        bounds=bounds[0] if len(bounds) == 1 else bounds,
+        method="highs-ds" if pairs <= TINY else "highs-ipm",
+        options=options,
+    )
