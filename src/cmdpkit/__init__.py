@@ -1,0 +1,77 @@
+"""cmdpkit: constrained Markov decision processes, solved with a proof.
+
+    maximise a long-run reward (or minimise a cost) while long-run costs stay within limits
+
+One sign convention holds inside the package, that of the paper: minimise V_0(π) subject to V_i(π) ≤ 0. Users state
+rewards, costs and limits in their own sense and units; model.py converts them once, and results are converted back.
+
+Glossary (the paper's letter, the word used for it in code):
+    π  policy                 π(a|s), an (S, A) table; kept as log-probabilities
+    ρ  initial                distribution of the first state
+    γ  gamma                  discount factor
+    d  occupancy              discounted visitation distribution of pairs (s, a)
+    V_i, Q_i                  state and action values of cost i; V_i(ρ) is "the value"
+    λ  multipliers, lam       shadow prices of the limits, ≥ 0
+    η′ eta_dual               dual step
+    η/(1 − γ)  step           effective policy step: π is multiplied by exp(−step · Q̃)
+    α  alpha                  weight of the KL divergence to the anchor policy
+    t_k  inner_steps          natural-gradient steps for each dual update
+    ξ  slater_margin          margin by which all limits can be met at once
+    G(λ)  bound               min over all policies of the Lagrangian: no feasible policy beats it
+    y  infeasibility          Farkas vector: Σ y_i V_i(π) > 0 for every policy
+
+Names are imported on first use, so that `import cmdpkit` and `cmdpkit --help` stay instant.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cmdpkit import problems as problems
+    from cmdpkit.certificate import Certificate as Certificate
+    from cmdpkit.certificate import certify as certify
+    from cmdpkit.evaluation import Evaluation as Evaluation
+    from cmdpkit.evaluation import evaluate as evaluate
+    from cmdpkit.linprog import slater_margin as slater_margin
+    from cmdpkit.model import CMDP as CMDP
+    from cmdpkit.model import AtLeast as AtLeast
+    from cmdpkit.model import AtMost as AtMost
+    from cmdpkit.policy import TabularPolicy as TabularPolicy
+    from cmdpkit.result import History as History
+    from cmdpkit.result import Result as Result
+    from cmdpkit.result import Status as Status
+    from cmdpkit.solver import solve as solve
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "AtLeast": "model",
+    "AtMost": "model",
+    "CMDP": "model",
+    "Certificate": "certificate",
+    "Evaluation": "evaluation",
+    "History": "result",
+    "Result": "result",
+    "Status": "result",
+    "TabularPolicy": "policy",
+    "certify": "certificate",
+    "evaluate": "evaluation",
+    "problems": "problems",
+    "slater_margin": "linprog",
+    "solve": "solver",
+}
+
+__all__ = [*_HOME, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'cmdpkit' has no attribute {name!r}")
+    module = import_module(f"cmdpkit.{_HOME[name]}")
+    value = module if name == _HOME[name] else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

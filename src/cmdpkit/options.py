@@ -1,0 +1,87 @@
+"""The door of `solve`: its methods, their options, and a clear refusal of everything else before any work starts."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import numpy as np
+
+from cmdpkit.checks import as_floats, check_number
+from cmdpkit.model import CMDP
+from cmdpkit.policy import TabularPolicy, as_policy
+
+_LEARNER_OPTIONS = ("step", "inner_steps", "alpha", "initial_policy")
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "auto": (),
+    "pmd-pd": (*_LEARNER_OPTIONS, "eta_dual", "initial_multipliers"),
+    "npg-pd": (*_LEARNER_OPTIONS, "eta_dual", "dual_cap", "initial_multipliers"),
+    "crpo": (*_LEARNER_OPTIONS, "tolerance"),
+    "npg": _LEARNER_OPTIONS,
+    "columns": (),
+    "lp": (),
+}
+"""Every method with the options that it takes."""
+
+
+def check_call(
+    cmdp: Any, method: Any, tol: Any, max_iterations: Any, time_limit: Any, seed: Any, callback: Any
+) -> None:
+    if not isinstance(cmdp, CMDP):
+        raise TypeError(f"solve needs a cmdpkit.CMDP, not {type(cmdp).__name__}")
+    if method not in OPTIONS:
+        raise ValueError(f"unknown method {method!r}; choose one of {', '.join(OPTIONS)}")
+    if method == "npg" and cmdp.num_constraints:
+        raise ValueError(
+            f"method 'npg' does not see constraints and the model has {cmdp.num_constraints}; use 'pmd-pd' or 'auto'"
+        )
+    if check_number(tol, "tol") < 0.0:
+        raise ValueError(f"tol must not be negative, got {tol}")
+    if max_iterations is not None:
+        _check_count(max_iterations, "max_iterations", least=0)
+    if time_limit is not None and check_number(time_limit, "time_limit") < 0.0:
+        raise ValueError(f"time_limit must not be negative, got {time_limit}")
+    _check_count(seed, "seed", least=0)
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback must be callable, not {type(callback).__name__}")
+
+
+def _check_count(value: Any, name: str, least: int) -> int:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be a whole number, not {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+    return int(value)
+
+
+def check_options(method: str, options: dict[str, Any]) -> None:
+    for name, value in options.items():
+        if name not in OPTIONS[method]:
+            takes = f"it takes {', '.join(OPTIONS[method])}" if OPTIONS[method] else "it takes none"
+            raise ValueError(f"unknown option {name!r} for method {method!r}; {takes}")
+        if value is None or name in ("initial_policy", "initial_multipliers"):
+            continue
+        if name == "inner_steps":
+            _check_count(value, name, least=1)
+        elif name == "eta_dual":
+            eta_dual = as_floats(value, name)
+            if not np.isfinite(eta_dual).all() or (eta_dual <= 0.0).any():
+                raise ValueError(f"eta_dual must be positive and finite, got {value}")
+        elif name == "dual_cap":
+            if not isinstance(value, (int, float, np.number)) or isinstance(value, bool) or not value >= 0.0:
+                raise ValueError(f"dual_cap must be a number that is not negative (infinity is allowed), got {value!r}")
+        else:
+            number, strictly = check_number(value, name), name == "step"
+            if number < 0.0 or (strictly and number == 0.0):
+                raise ValueError(f"{name} must {'be positive' if strictly else 'not be negative'}, got {value}")
+
+
+def check_start(policy: Any, cmdp: CMDP) -> TabularPolicy:
+    start = as_policy(policy, cmdp.states, cmdp.actions, "initial_policy")
+    if not np.isfinite(start.log_probabilities).all():
+        s, a = np.argwhere(~np.isfinite(start.log_probabilities))[0]
+        raise ValueError(
+            f"initial_policy gives action {a} in state {s} probability zero, which mirror descent can never leave; "
+            "mix it with the uniform policy"
+        )
+    return start

@@ -1,0 +1,143 @@
+"""Results as people read them: tables and progress bars (Rich, imported only when something is shown)."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
+
+    from cmdpkit.budget import Callback, Snapshot
+    from cmdpkit.certificate import Certificate
+    from cmdpkit.model import CMDP
+    from cmdpkit.result import Result
+
+
+def result_report(result: Result) -> Group:
+    """Verdict, objective with its proof, and every constraint with limit, slack and shadow price."""
+    from rich.console import Group
+    from rich.text import Text
+
+    colour = {"optimal": "green", "infeasible": "red"}.get(result.status.value, "yellow")
+    head = Text.assemble((result.status.value.upper(), f"bold {colour}"), f"  {result.message}")
+    cost = f"method {result.method}, {result.iterations} iterations, {result.time:.3g} s"
+    return Group(head, "", certificate_report(result.certificate, result.model), "", Text(cost, style="dim"))
+
+
+def certificate_report(certificate: Certificate, cmdp: CMDP) -> Group:
+    """What is proved of a policy."""
+    from rich.console import Group
+    from rich.table import Table
+
+    facts = Table.grid(padding=(0, 2))
+    sense = "maximised" if cmdp.maximise else "minimised"
+    facts.add_row("objective", f"{certificate.objective:.9g}", f"{sense}, expected discounted sum")
+    if certificate.infeasibility is None:
+        better = "more" if cmdp.maximise else "less"
+        facts.add_row("bound", f"{certificate.bound:.9g}", f"proved: no policy within the limits attains {better}")
+        facts.add_row("gap", f"{certificate.gap:.1e}", "relative distance between the two")
+        facts.add_row("violation", f"{certificate.violation:.1e}", "largest, relative to max(1, |limit|)")
+    else:
+        facts.add_row(
+            "infeasible", "", f"the sum of weight x excess is at least {certificate.infeasibility_margin:.3g}"
+        )
+        facts.add_row("", "", "for every policy, with the weights below: the limits cannot all be met")
+    parts: list[Any] = [facts]
+    if cmdp.num_constraints:
+        parts += ["", _constraint_table(certificate, cmdp)]
+    return Group(*parts)
+
+
+def _constraint_table(certificate: Certificate, cmdp: CMDP) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    price = "shadow price" if certificate.infeasibility is None else "proof weight"
+    for title in ("constraint", "value", "limit", "slack", price):
+        table.add_column(title, justify="left" if title == "constraint" else "right")
+    prices = certificate.multipliers if certificate.infeasibility is None else certificate.infeasibility
+    for i, constraint in enumerate(cmdp.constraints):
+        value = certificate.constraint_values[i]
+        slack = constraint.sign * (constraint.limit - value)
+        unit = " per step" if constraint.per_step else ""
+        missed = slack < -1e-6 * max(1.0, abs(constraint.limit))
+        table.add_row(
+            f"{constraint.name}{unit}",
+            f"{value:.6g}",
+            f"{constraint.symbol} {constraint.limit:.6g}",
+            f"[red]{slack:.3g} (violated)[/red]" if missed else f"{_clean(slack):.3g}",
+            f"{prices[i]:.6g}",
+        )
+    return table
+
+
+def _clean(slack: float) -> float:
+    """A slack that is rounding is shown as zero."""
+    return 0.0 if abs(slack) < 1e-12 else slack
+
+
+def result_text(result: Result) -> str:
+    """`result_report` as plain text."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=100, color_system=None)
+    console.print(result_report(result))
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.rstrip().splitlines())
+
+
+def comparison_table(results: list[Result]) -> Any:
+    """One row a method, side by side on the same model."""
+    from rich.table import Table
+
+    cmdp = results[0].model
+    table = Table(header_style="bold", row_styles=["", "dim"])
+    table.add_column("method")
+    table.add_column("objective", justify="right")
+    for constraint in cmdp.constraints:
+        table.add_column(f"{constraint.name}\n{constraint.symbol} {constraint.limit:g}", justify="right")
+        table.add_column("slack", justify="right")
+        table.add_column("shadow\nprice", justify="right")
+    for title in ("certified\ngap", "iterations", "time", "verdict"):
+        table.add_column(title, justify="left" if title == "verdict" else "right")
+    for result in results:
+        cells = []
+        for i, constraint in enumerate(cmdp.constraints):
+            value = result.constraint_values[i]
+            slack = _clean(constraint.sign * (constraint.limit - value))
+            cells += [f"{value:.6f}", f"{slack:+.1e}", f"{result.multipliers[i]:.6f}"]
+        gap = "-" if not np.isfinite(result.certificate.gap) else f"{result.certificate.gap:.1e}"
+        tail = [gap, str(result.iterations), f"{result.time:.3f} s", result.status.value]
+        table.add_row(result.method, f"{result.objective:.9f}", *cells, *tail)
+    return table
+
+
+@contextlib.contextmanager
+def progress_watcher(
+    method: str, total: int | None, callback: Callback | None, console: Console | None = None
+) -> Iterator[Callback]:
+    """A callback that moves a progress bar on stderr and passes every iteration on to the user's own callback."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[news]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console or Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(method, total=total, news="")
+
+        def watch(news: Snapshot) -> Any:
+            bar.update(task, completed=news.iteration, news=str(news))
+            return callback(news) if callback is not None else None
+
+        yield watch

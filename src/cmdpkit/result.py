@@ -1,0 +1,130 @@
+"""What a solver found: a status with advice, a policy with its certificate, and the history of the run."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cmdpkit.certificate import Certificate, finite
+from cmdpkit.checks import Array
+from cmdpkit.files import PathLike, write_whole
+from cmdpkit.model import CMDP
+from cmdpkit.policy import TabularPolicy
+
+
+class Status(enum.Enum):
+    """How a run ended. `advice` says what to do about it."""
+
+    OPTIMAL = "optimal"
+    INFEASIBLE = "infeasible"
+    ITERATION_LIMIT = "iteration limit"
+    TIME_LIMIT = "time limit"
+    NUMERICAL_ERROR = "numerical error"
+    INTERRUPTED = "interrupted"
+
+    @property
+    def advice(self) -> str:
+        return _ADVICE[self]
+
+
+_ADVICE = {
+    Status.OPTIMAL: "The certificate proves the policy optimal and feasible to the tolerance.",
+    Status.INFEASIBLE: "No policy meets all limits: certificate.infeasibility proves it. Relax a limit that it weighs.",
+    Status.ITERATION_LIMIT: "The best policy so far, as good as its certificate says. Raise max_iterations.",
+    Status.TIME_LIMIT: "The best policy so far, as good as its certificate says. Raise time_limit.",
+    Status.NUMERICAL_ERROR: "The tolerance was not proved in double precision; the certificate says what was.",
+    Status.INTERRUPTED: "Stopped. The best policy so far, as good as its certificate says.",
+}
+
+
+class History:
+    """One row an iteration: `history["objective"]` or `history.objective` is a column, `len()` counts the rows."""
+
+    def __init__(self, columns: Mapping[str, Any]) -> None:
+        self._columns = {name: np.asarray(column) for name, column in columns.items()}
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self._columns)
+
+    def __getitem__(self, name: str) -> Array:
+        try:
+            return self._columns[name]
+        except KeyError:
+            raise KeyError(f"the history has no column {name!r}; it has {', '.join(self._columns)}") from None
+
+    def __getattr__(self, name: str) -> Array:
+        if name.startswith("_") or name not in self._columns:
+            raise AttributeError(f"the history has no column {name!r}")
+        return self._columns[name]
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values()), ()))
+
+    def __repr__(self) -> str:
+        return f"History({len(self)} rows: {', '.join(self._columns)})"
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of `solve`, in the user's sense and units."""
+
+    status: Status
+    policy: TabularPolicy
+    objective: float
+    constraint_values: Array
+    violations: Array
+    multipliers: Array
+    certificate: Certificate
+    history: History = field(repr=False)
+    iterations: int
+    time: float
+    method: str
+    message: str
+    model: CMDP = field(repr=False)
+    last_policy: TabularPolicy | None = field(default=None, repr=False)  # first-order methods: π_K
+    average_policy: TabularPolicy | None = field(default=None, repr=False)  # its values are the averages of π_1..π_K
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, lists and strings: what `--json` prints. The policy itself is saved with `policy.save`."""
+        certificate = self.certificate
+        return {
+            "status": self.status.value,
+            "message": self.message,
+            "method": self.method,
+            "objective": finite(self.objective),
+            "bound": finite(certificate.bound),
+            "gap": finite(certificate.gap),
+            "violation": finite(certificate.violation),
+            "constraints": [
+                {
+                    "name": constraint.name,
+                    "sense": constraint.symbol,
+                    "limit": constraint.limit,
+                    "per_step": constraint.per_step,
+                    "value": float(self.constraint_values[i]),
+                    "violation": float(self.violations[i]),
+                    "multiplier": float(self.multipliers[i]),
+                }
+                for i, constraint in enumerate(self.model.constraints)
+            ],
+            "infeasibility": None if certificate.infeasibility is None else certificate.infeasibility.tolist(),
+            "infeasibility_margin": certificate.infeasibility_margin,
+            "iterations": self.iterations,
+            "time": self.time,
+        }
+
+    def save(self, path: PathLike) -> None:
+        """Write `to_dict()` as JSON, whole or not at all."""
+        text = json.dumps(self.to_dict(), indent=2) + "\n"
+        write_whole(path, lambda file: file.write(text.encode()))
+
+    def __str__(self) -> str:
+        from cmdpkit.report import result_text
+
+        return result_text(self)

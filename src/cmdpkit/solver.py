@@ -1,0 +1,250 @@
+"""The facade: `solve()` checks what was asked, picks the method, stops, certifies."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from cmdpkit import certificate as proof
+from cmdpkit import first_order
+from cmdpkit.budget import Budget, Callback, Snapshot
+from cmdpkit.certificate import Certificate
+from cmdpkit.checks import Array
+from cmdpkit.columns import ColumnSearch
+from cmdpkit.linprog import least_violation, solve_lp
+from cmdpkit.mdp import minimise
+from cmdpkit.model import CMDP
+from cmdpkit.options import check_call, check_options
+from cmdpkit.policy import TabularPolicy
+from cmdpkit.recorder import Recorder
+from cmdpkit.result import History, Result, Status
+
+FIRST_ORDER_ITERATIONS = 10_000
+"""max_iterations of the first-order methods when none is given."""
+
+NEIGHBOURHOOD = 20
+"""Macro steps of PMD-PD that `auto` takes before the exact finish (measured: docs/design.md)."""
+
+
+def solve(
+    cmdp: CMDP,
+    method: str = "auto",
+    tol: float = 1e-6,
+    max_iterations: int | None = None,
+    time_limit: float | None = None,
+    seed: int = 0,
+    progress: bool = False,
+    callback: Callback | None = None,
+    **options: Any,
+) -> Result:
+    """Solve a constrained MDP and prove the answer.
+
+    Args:
+        cmdp: the model.
+        method: "auto" (the certified optimum of any model), "pmd-pd", "npg-pd", "crpo", "npg" (no constraints),
+            "columns" or "lp".
+        tol: relative gap |objective − bound| / max(1, |objective|), and violation of each limit relative to
+            max(1, |limit|). With 0.0 a first-order method runs for exactly `max_iterations` macro steps.
+        max_iterations: macro steps of a first-order method (default 10,000), or oracle calls of "auto" and "columns".
+        time_limit: seconds.
+        seed: of the random generator; exact methods draw nothing.
+        progress: show a progress bar.
+        callback: called after every iteration; the run stops when it returns True.
+        **options: of the first-order methods, in the user's units: `step` (π is multiplied by exp(−step · Q̃); the
+            paper's η is step · (1 − γ)), `eta_dual`, `inner_steps` (t_k), `alpha`, `dual_cap` (npg-pd), `tolerance`
+            (crpo), `initial_policy`, `initial_multipliers`.
+
+    Example:
+        >>> import cmdpkit as ck
+        >>> result = ck.solve(ck.problems.paper())
+        >>> result.status.name, round(result.objective, 6), round(float(result.multipliers[0]), 6)
+        ('OPTIMAL', 4.462444, 0.24267)
+    """
+    check_call(cmdp, method, tol, max_iterations, time_limit, seed, callback)
+    check_options(method, options)
+    if max_iterations is None and method not in ("auto", "columns", "lp"):
+        max_iterations = FIRST_ORDER_ITERATIONS
+    with _progress_bar(progress, method, max_iterations, callback) as watch:
+        budget = Budget(max_iterations, time_limit, watch)
+        if method == "lp":
+            return _solve_by_lp(cmdp, tol, budget)
+        if method in ("auto", "columns"):
+            return _solve_exactly(cmdp, method, tol, budget)
+        return _solve_first_order(cmdp, method, tol, budget, options)
+
+
+# -- first-order methods ---------------------------------------------------------------------------------------------
+
+
+def _solve_first_order(cmdp: CMDP, method: str, tol: float, budget: Budget, options: dict[str, Any]) -> Result:
+    learner, iterates = first_order.build(cmdp, method, options)
+    outcome = first_order.run(cmdp, learner, iterates, budget, tol)
+    recorder = outcome.recorder
+    return _result(
+        cmdp,
+        outcome.status,
+        outcome.policy,
+        outcome.certificate,
+        budget,
+        method,
+        history=recorder.history(),
+        iterations=len(recorder.rows),
+        last_policy=recorder.policy,
+        average_policy=recorder.average_policy,
+    )
+
+
+# -- exact methods ---------------------------------------------------------------------------------------------------
+
+
+def _solve_exactly(cmdp: CMDP, method: str, tol: float, budget: Budget) -> Result:
+    """Columns to the end; "auto" lets PMD-PD find the neighbourhood first."""
+    search = ColumnSearch(cmdp)
+    rows: list[tuple[float, float, Array, float]] = []
+    certificate = None
+    status = budget.spent(0)
+    try:
+        start = _seek_neighbourhood(search, budget) if method == "auto" and status is None else None
+        for _ in search.steps(start) if status is None else ():
+            snapshot = _snapshot(search, budget.elapsed)
+            rows.append((snapshot.objective, snapshot.bound, snapshot.multipliers, snapshot.time))
+            if search.farkas is not None:
+                status = Status.INFEASIBLE
+            elif search.stuck or _close_enough(search, tol):
+                certificate = _certificate(search)
+                if certificate.optimal(tol):
+                    status = Status.OPTIMAL
+            status = status or budget.tell(snapshot) or budget.spent(search.oracle_calls)
+            if status is not None:
+                break
+    except KeyboardInterrupt:
+        status = Status.INTERRUPTED
+    policy = search.policy()
+    if search.farkas is not None:
+        certificate = proof.build_infeasible(cmdp, policy, search.farkas, search.farkas_margin)
+    elif status is not Status.OPTIMAL or certificate is None:
+        certificate = _certificate(search)
+    status = status or Status.NUMERICAL_ERROR  # nothing could be improved any more, and `tol` was still not proved
+    names = ("objective", "bound", "multipliers", "time")
+    history = History(dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(names, ()))
+    return _result(cmdp, status, policy, certificate, budget, method, history, search.oracle_calls)
+
+
+def _seek_neighbourhood(search: ColumnSearch, budget: Budget) -> Array | None:
+    """A few macro steps of PMD-PD: its last and average policies become columns, its multipliers the first question."""
+    cmdp = search.cmdp
+    if not cmdp.num_constraints:
+        return None
+    learner, iterates = first_order.build(cmdp, "pmd-pd", {})
+    recorder = Recorder(cmdp, learner)
+    for iterate in islice(iterates, NEIGHBOURHOOD):
+        recorder.add(iterate, budget.elapsed)
+        if budget.spent(0) is not None:
+            break
+    search.add(recorder.policy.probabilities, np.append(iterate.objective, iterate.v))
+    search.add(recorder.average_policy.probabilities, recorder.values / iterate.k)
+    return iterate.multipliers
+
+
+def _snapshot(search: ColumnSearch, elapsed: float) -> Snapshot:
+    cmdp, found = search.cmdp, np.isfinite(search.upper)
+    return Snapshot(
+        iteration=search.oracle_calls,
+        objective=cmdp.user_objective(search.upper),
+        violation=search.relaxation if found else np.inf,
+        bound=cmdp.user_objective(search.bound),
+        multipliers=search.multipliers,
+        time=elapsed,
+    )
+
+
+def _close_enough(search: ColumnSearch, tol: float) -> bool:
+    """The bounds have met: to `tol` in the user's definition, and no worse relative to the size of the costs."""
+    if not np.isfinite(search.upper):
+        return False
+    scale = max(float(search.cmdp.spans[0]), abs(search.upper))
+    return search.upper - search.bound <= 0.5 * tol * min(scale, max(1.0, abs(search.upper)))
+
+
+def _certificate(search: ColumnSearch) -> Certificate:
+    return proof.build(search.cmdp, search.policy(), search.multipliers, search.bound)
+
+
+def _solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Result:
+    solution = solve_lp(cmdp, budget.time_limit)
+    uniform = TabularPolicy.uniform(cmdp.states, cmdp.actions)
+    policy = solution.policy or uniform
+    multipliers = np.zeros(cmdp.num_constraints) if solution.multipliers is None else solution.multipliers
+    status = Status.TIME_LIMIT if solution.timed_out else Status.NUMERICAL_ERROR
+    if solution.feasible is False or (solution.feasible is None and not solution.timed_out):
+        worst, policy, y = least_violation(cmdp)
+        margin = minimise(cmdp, np.append(0.0, y)).bound
+        if worst > 0.0 and margin > 0.0:
+            certificate = proof.build_infeasible(cmdp, policy, y, margin)
+            return _result(cmdp, Status.INFEASIBLE, policy, certificate, budget, "lp", iterations=solution.iterations)
+    certificate = proof.certify(cmdp, policy, multipliers)
+    if solution.feasible and certificate.optimal(tol):
+        status = Status.OPTIMAL
+    return _result(
+        cmdp,
+        status,
+        policy,
+        certificate,
+        budget,
+        "lp",
+        iterations=solution.iterations,
+        note=f"HiGHS: {solution.message}",
+    )
+
+
+# -- the result ------------------------------------------------------------------------------------------------------
+
+
+def _result(
+    cmdp: CMDP,
+    status: Status,
+    policy: TabularPolicy,
+    certificate: Certificate,
+    budget: Budget,
+    method: str,
+    history: History | None = None,
+    iterations: int = 0,
+    last_policy: TabularPolicy | None = None,
+    average_policy: TabularPolicy | None = None,
+    note: str = "",
+) -> Result:
+    return Result(
+        status=status,
+        policy=policy,
+        objective=certificate.objective,
+        constraint_values=certificate.constraint_values,
+        violations=certificate.violations,
+        multipliers=certificate.multipliers,
+        certificate=certificate,
+        history=history
+        if history is not None
+        else History({"objective": (certificate.objective,), "time": (budget.elapsed,)}),
+        iterations=iterations,
+        time=budget.elapsed,
+        method=method,
+        message=" ".join(part for part in (status.advice, note if status is Status.NUMERICAL_ERROR else "") if part),
+        last_policy=last_policy,
+        average_policy=average_policy,
+        model=cmdp,
+    )
+
+
+@contextlib.contextmanager
+def _progress_bar(show: bool, method: str, total: int | None, callback: Callback | None) -> Iterator[Callback | None]:
+    """A watcher that also moves a progress bar, when one is wanted."""
+    if not show:
+        yield callback
+        return
+    from cmdpkit.report import progress_watcher
+
+    with progress_watcher(method, total, callback) as watch:
+        yield watch
