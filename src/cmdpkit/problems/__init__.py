@@ -1,0 +1,32 @@
+"""Models to try things on: each is a function that returns a `CMDP`, feasible and with a limit that binds.
+
+This holds for the defaults. Other parameters may put a limit out of reach, which `cmdpkit.solve` then proves.
+
+    >>> import cmdpkit as ck
+    >>> sorted(ck.problems.CATALOGUE)
+    ['garnet', 'grid', 'inventory', 'maintenance', 'paper', 'two_queues', 'wireless']
+"""
+
+from collections.abc import Callable
+
+from cmdpkit.model import CMDP
+from cmdpkit.problems.garnet import garnet
+from cmdpkit.problems.grid import grid
+from cmdpkit.problems.inventory import inventory
+from cmdpkit.problems.maintenance import maintenance
+from cmdpkit.problems.paper import paper
+from cmdpkit.problems.queues import two_queues
+from cmdpkit.problems.wireless import wireless
+
+CATALOGUE: dict[str, Callable[..., CMDP]] = {
+    "paper": paper,
+    "garnet": garnet,
+    "two_queues": two_queues,
+    "wireless": wireless,
+    "grid": grid,
+    "maintenance": maintenance,
+    "inventory": inventory,
+}
+"""Name and function of each model; the first line of a function's docstring says what it is."""
+
+__all__ = ["CATALOGUE", "garnet", "grid", "inventory", "maintenance", "paper", "two_queues", "wireless"]

@@ -1,0 +1,77 @@
+"""A stock with random demand: cheap, with a promised fill rate."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cmdpkit.checks import Array
+from cmdpkit.model import CMDP, AtLeast
+from cmdpkit.problems._build import check_between, check_positive, check_whole, sparse_transitions
+
+
+def inventory(
+    capacity: int = 30,
+    largest_order: int = 15,
+    demand: float = 4.0,
+    order_cost: float = 5.0,
+    unit_cost: float = 1.0,
+    holding_cost: float = 0.2,
+    fill_rate: float = 0.95,
+    gamma: float = 0.99,
+) -> CMDP:
+    """A stock with random demand: least cost with a promised share of the demand served.
+
+    Decided in each period is how much to order. Minimised is the cost of orders and of stock held; limited from
+    below is the fill rate, the share of the demand that is served from stock. Shops and spare-part depots promise a
+    fill rate because nobody can name the price of a customer sent away, which a model with a penalty would ask for.
+
+    A period: the order arrives, as much of it as fits is kept and paid for, then demand comes, is served as far as
+    stock allows, and the rest is lost. Demand is Poisson. State: stock before ordering; action: units ordered. The
+    store is empty at first.
+
+    Args:
+        capacity: the most units in stock; there are capacity + 1 states.
+        largest_order: the most units in an order; there are largest_order + 1 actions.
+        demand: the mean demand of a period, in units.
+        order_cost: the cost of an order, whatever its size.
+        unit_cost: the cost of a unit bought.
+        holding_cost: the cost of a unit left at the end of a period.
+        fill_rate: the smallest mean share of the demand to be served, between 0 and 1.
+        gamma: the discount factor per period.
+
+    Example:
+        >>> import cmdpkit as ck
+        >>> ck.problems.inventory()
+        CMDP(states=31, actions=16, constraints=['fill rate'], gamma=0.99)
+    """
+    capacity = check_whole(capacity, "capacity", 1)
+    largest_order = check_whole(largest_order, "largest_order", 1)
+    demand = check_positive(demand, "demand")
+    order_cost = check_between(order_cost, "order_cost", 0.0, np.inf)
+    unit_cost = check_between(unit_cost, "unit_cost", 0.0, np.inf)
+    holding_cost = check_between(holding_cost, "holding_cost", 0.0, np.inf)
+    fill_rate = check_between(fill_rate, "fill_rate", 0.0, 1.0)
+
+    stock, order = np.arange(capacity + 1)[:, None], np.arange(largest_order + 1)[None, :]
+    filled = np.minimum(stock + order, capacity)  # (S, A)
+    bought = filled - stock
+    # Demand beyond the capacity empties the store like demand of the capacity, so that the tail can be counted there.
+    units, chances = np.arange(capacity + 1), _poisson(demand, capacity)
+    left = np.maximum(filled[:, :, None] - units, 0)  # (S, A, demand)
+    mean_left = left @ chances
+    costs = order_cost * (bought > 0) + unit_cost * bought + holding_cost * mean_left
+    return CMDP(
+        sparse_transitions(left, chances),
+        cost=costs,
+        constraints=[AtLeast((filled - mean_left) / demand, fill_rate, name="fill rate", per_step=True)],
+        gamma=gamma,
+        initial=0,
+    )
+
+
+def _poisson(mean: float, largest: int) -> Array:
+    """The distribution of min(D, largest) for a Poisson D."""
+    k = np.arange(largest)
+    # log P(D = k) = k log μ − μ − Σ_{j ≤ k} log j
+    head = np.exp(k * np.log(mean) - mean - np.cumsum(np.log(np.maximum(k, 1))))
+    return np.append(head, max(0.0, 1.0 - head.sum()))
