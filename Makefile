@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(STAMP)  ## solve the paper's instance with every method, print a table, plot the convergence
-	$(BIN)/python -m cmdpkit.demo
+	$(BIN)/python -m cmdpkit.experiments.demo
 
 test: lint  ## lint, then every test
 	$(BIN)/python -m pytest -n 2 --dist worksteal

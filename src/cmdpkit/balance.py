@@ -7,7 +7,7 @@ Near a solution that randomises, one macro step moves V by −step · G (λ + η
 is the Fisher metric of the policy seen through the constraints. The pair (policy, λ) then contracts by sqrt(1 − a),
 with a = step · η′ · G: too small an η′ is slow, a > 4/3 diverges. So each epoch takes η′_i = 0.7 / (step · Σ_j |G_ij|).
 Large steps remove bad actions faster but ask for better multipliers, so the step doubles after every epoch that
-at least halved the KKT residual; any other epoch restarts from its average iterate if that has the smaller residual.
+at least halved the KKT residual. Every epoch starts from the better of the last and the average iterate.
 """
 
 from __future__ import annotations
@@ -29,55 +29,59 @@ EPOCH = 20
 FIRST_STEP = 10.0  # in units of 1 / span(c_0)
 LAST_STEP = 1e7
 CONTRACTION = 0.7
-DUAL_CAP = 30.0  # largest η′, in units of (1 − γ) span(c_0) / span(c_i)²
+# Largest η′: with p = span(c_0)/span(c_i) the scale of a multiplier, 30 p over the largest value that V_i can have, and
+# no more than moves the multiplier by 0.1 p at the present V_i.
+DUAL_CAP = 30.0
+DUAL_MOVE = 0.1
 
 
 def balanced_primal_dual(learner: ExactLearner, multipliers: Array | None = None) -> Iterator[Iterate]:
     """PMD-PD in epochs with steps from the model. Yields iterates without end, like `primal_dual`."""
     unit = 1.0 / reference_span(learner.cmdp.spans)[0]
     learner.step = FIRST_STEP * unit
-    rule = PMDPD(balanced_eta_dual(learner))
-    lam = rule.start(learner.constraint_values()) if multipliers is None else multipliers
-    residual = kkt_residual(learner, lam)
+    prices = np.zeros(learner.cmdp.num_constraints) if multipliers is None else multipliers
+    residual = kkt_residual(learner, prices)
     k = 0
     while True:
-        occupancy, mixed = np.zeros_like(learner.occupancy), np.zeros_like(lam)
-        for iterate in islice(primal_dual(learner, rule, lam), EPOCH):
-            occupancy += learner.occupancy
-            mixed += iterate.multipliers + rule.eta_dual * iterate.v
-            k += 1
-            yield replace(iterate, k=k)
-        lam = iterate.multipliers
-        before, residual = residual, kkt_residual(learner, lam)
-        if residual <= 0.5 * before:
-            learner.step = min(2.0 * learner.step, LAST_STEP * unit)
-        else:
-            lam, residual = _restart(learner, lam, residual, occupancy, mixed / EPOCH)
         rule = PMDPD(balanced_eta_dual(learner))
         # A new η′ must not break the invariant λ + η′ V ≥ 0.
-        lam = np.maximum(lam, rule.start(learner.constraint_values()))
+        lam = np.maximum(prices, rule.start(learner.constraint_values()))
+        occupancy, mixed = np.zeros_like(learner.occupancy), np.zeros_like(lam)
+        for iterate in islice(primal_dual(learner, rule, lam), EPOCH):
+            # λ + η′ V is what the Lagrangian uses. For a slack limit it tends to 0, while λ tends to −η′ V: a stale
+            # λ would take long to decay under the next, smaller η′, so epochs hand on λ + η′ V.
+            prices = np.maximum(rule.weights(iterate.multipliers, iterate.v).constraints, 0.0)
+            occupancy += learner.occupancy
+            mixed += prices
+            k += 1
+            yield replace(iterate, k=k)
+        before = residual
+        prices, residual = _better_of(learner, prices, occupancy, mixed / EPOCH)
+        if residual <= 0.5 * before:
+            learner.step = min(2.0 * learner.step, LAST_STEP * unit)
 
 
-def _restart(
-    learner: ExactLearner, lam: Array, residual: float, occupancy: Array, average: Array
-) -> tuple[Array, float]:
-    """Move to the epoch's average iterate when its residual is smaller than the last one's."""
-    last = learner.policy
-    average_policy = stationary(occupancy, last.probabilities).probabilities
+def _better_of(learner: ExactLearner, prices: Array, occupancy: Array, mixed: Array) -> tuple[Array, float]:
+    """Stay at the last iterate, or move to the epoch's average if that has the smaller residual."""
+    last, residual = learner.policy, kkt_residual(learner, prices)
+    average = stationary(occupancy, last.probabilities).probabilities
     # Mirror descent needs positive probabilities; those of bad actions may have underflowed in the occupancy.
-    learner.move_to(TabularPolicy.from_log(np.log(np.maximum(average_policy, 1e-300))))
-    at_average = kkt_residual(learner, average)
+    learner.move_to(TabularPolicy.from_log(np.log(np.maximum(average, 1e-300))))
+    at_average = kkt_residual(learner, mixed)
     if at_average < residual:
-        return average, at_average
+        return mixed, at_average
     learner.move_to(last)
-    return lam, residual
+    return prices, residual
 
 
 def balanced_eta_dual(learner: ExactLearner) -> Array:
     """η′_i = 0.7 / (step · Σ_j |G_ij|), capped so that one dual step cannot exceed the scale of the problem."""
     cmdp = learner.cmdp
     spans = reference_span(cmdp.spans)
-    cap = DUAL_CAP * (1.0 - cmdp.gamma) * spans[0] / spans[1:] ** 2
+    price = spans[0] / spans[1:]  # the scale of a multiplier
+    largest_value = spans[1:] / (1.0 - cmdp.gamma)
+    now = np.maximum(np.abs(learner.constraint_values()), 1e-300)
+    cap = price * np.minimum(DUAL_CAP / largest_value, DUAL_MOVE / now)
     advantages, pi = learner.constraint_advantages(), learner.policy.probabilities
     weighted = learner.state_visits[:, None] * pi
     fisher = np.einsum("sa,isa,jsa->ij", weighted, advantages, advantages)

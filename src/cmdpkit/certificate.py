@@ -108,7 +108,7 @@ def build(cmdp: CMDP, policy: TabularPolicy, multipliers: Array, bound: float) -
     excess = np.maximum(v + errors[1:], 0.0)
     return Certificate(
         objective=cmdp.user_objective(v_0),
-        bound=cmdp.user_objective(bound),
+        bound=cmdp.user_objective(float(bound)),
         gap=float(gap),
         violation=float((excess / cmdp.tolerance_scales).max(initial=0.0)),
         constraint_values=cmdp.user_constraint_values(v),

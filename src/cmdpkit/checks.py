@@ -115,7 +115,7 @@ def check_rows(transitions: Any, actions: int, gamma: float) -> tuple[float, flo
     if off[worst] > ROW_SUM_TOLERANCE:
         raise ValueError(
             f"the probabilities of state {worst // actions}, action {worst % actions} sum to {sums[worst]:.12g}, not 1 "
-            f"({(off > ROW_SUM_TOLERANCE).sum()} of {sums.size} rows are off); divide each row by its sum if that is all"
+            f"({(off > ROW_SUM_TOLERANCE).sum()} of {sums.size} rows are off); divide each row by its sum"
         )
     if gamma * sums.max() >= 1.0:
         raise ValueError(

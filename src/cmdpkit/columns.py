@@ -142,10 +142,10 @@ class ColumnSearch:
                 return
             y = game.prices / self.scales[1:]
             answer = self._ask(np.concatenate([[0.0], y]))
+            fresh = self.add(answer.choice, answer.values)
             if answer.bound > 0.0:
                 self.farkas, self.farkas_margin = y / y.sum(), answer.bound / y.sum()
                 return
-            fresh = self.add(answer.choice, answer.values)
             if not fresh or float(y @ answer.values[1:]) >= worst - 1e-13:
                 # Neither met nor refuted: the limits touch what is possible, up to rounding.
                 self.relaxation = worst
@@ -173,12 +173,13 @@ class ColumnSearch:
             column = self.columns[j]
             pi = np.eye(actions)[column] if column.ndim == 1 else column
             visits = PolicySystem(self.cmdp, pi).state_occupancy()
-            occupancy += weights[j] * np.maximum(visits, 0.0)[:, None] * pi
+            occupancy += weights[j] * visits[:, None] * pi
         return stationary(occupancy, fallback)
 
 
 def stationary(occupancy: Array, fallback: Array) -> TabularPolicy:
     """The policy with the given occupancy; `fallback` rows where a state is never visited."""
+    occupancy = np.maximum(occupancy, 0.0)  # unvisited pairs may come out of a linear solve as −1e-18
     visits = occupancy.sum(axis=1, keepdims=True)
     seen = visits > 0.0
     return TabularPolicy(np.where(seen, occupancy / np.where(seen, visits, 1.0), fallback))

@@ -82,7 +82,7 @@ class Prover:
         near = [policy for policy, values in self._policies() if self._feasible(values[1:])]
         if near:
             self.improve_bound()
-            return next((c for c in map(self.certificate, near) if c.optimal(self.tol)), None)
+            return next((c for c in map(self.certificate, near) if self._proved(c)), None)
         if k >= self.next_refutation:
             self.next_refutation = 2 * k
             return self._refute()
@@ -97,12 +97,18 @@ class Prover:
         ]
 
     def _feasible(self, v: Array) -> bool:
-        return bool((v <= self.tol * self.cmdp.tolerance_scales).all())
+        return bool((v <= self.tol * self.cmdp.fine_scales[1:]).all())
+
+    def _proved(self, certificate: Certificate) -> bool:
+        """Optimal to `tol`, in the user's definition and relative to the size of the costs."""
+        distance = abs(certificate.objective - certificate.bound)
+        scale = max(abs(certificate.objective), float(self.cmdp.fine_scales[0]))
+        return certificate.optimal(self.tol) and distance <= self.tol * scale
 
     def improve_bound(self) -> None:
         """Ask for G(λ) at the candidate multipliers and keep the best."""
         choice = self.recorder.policy.log_probabilities.argmax(axis=1)
-        for lam in self.recorder.candidate_multipliers():
+        for lam in self.recorder.candidate_multipliers() or [self.multipliers]:
             bound = minimise(self.cmdp, np.append(1.0, lam), choice).bound
             if bound > self.bound:
                 self.bound, self.multipliers = bound, lam
@@ -123,8 +129,8 @@ class Prover:
 
     def _refute(self) -> Certificate | None:
         """When multipliers run away, their direction is a candidate for a proof that the limits cannot be met."""
-        for y in self.recorder.candidate_multipliers():
-            if y.sum() > 0.0:
+        for y in (self.recorder.last_weights[1:], self.recorder.weights[1:]):
+            if y.min() >= 0.0 and y.sum() > 0.0:
                 margin = minimise(self.cmdp, np.append(0.0, y / y.sum())).bound
                 if margin > 0.0:
                     return proof.build_infeasible(self.cmdp, self.recorder.policy, y / y.sum(), margin)

@@ -95,7 +95,7 @@ def _scales(cmdp: CMDP) -> Array:
 
 
 def _policy(cmdp: CMDP, x: Array) -> TabularPolicy:
-    occupancy = np.maximum(x, 0.0).reshape(cmdp.states, cmdp.actions)
+    occupancy = x.reshape(cmdp.states, cmdp.actions)
     return stationary(occupancy, np.full(occupancy.shape, 1.0 / cmdp.actions))
 
 

@@ -164,6 +164,14 @@ class CMDP:
         return np.maximum(1.0, np.abs(self.limits))
 
     @property
+    def fine_scales(self) -> Array:
+        """What `tol` is relative to in solvers: like the user's definition, but no coarser than the costs themselves.
+
+        Costs of size 1e-6 would otherwise be solved only to the absolute accuracy `tol`.
+        """
+        return np.minimum(1.0, self.spans).clip(min=np.append(0.0, np.abs(self.limits)))
+
+    @property
     def spans(self) -> Array:
         """max − min of each of the m + 1 costs over all (s, a): how much a single step can matter."""
         return np.asarray(np.ptp(self.costs, axis=1))

@@ -24,12 +24,14 @@ class Recorder:
         self.occupancy = np.zeros((cmdp.states, cmdp.actions))
         self.values = np.zeros(cmdp.num_constraints + 1)  # sums of V_0..V_m
         self.weights = np.zeros(cmdp.num_constraints + 1)  # sums of the weights used
+        self.last_weights = self.weights.copy()
 
     def add(self, iterate: Iterate, elapsed: float) -> None:
         self.policy = self.learner.policy
         self.occupancy += self.learner.occupancy
         self.values += np.append(iterate.objective, iterate.v)
-        self.weights += np.append(iterate.weights.objective, iterate.weights.constraints)
+        self.last_weights = np.append(iterate.weights.objective, iterate.weights.constraints)
+        self.weights += self.last_weights
         self.rows.append((iterate.objective, iterate.v, iterate.multipliers, iterate.inner_steps, elapsed))
 
     @property
@@ -37,17 +39,16 @@ class Recorder:
         """The stationary policy whose values are the averages: (1/K) Σ d^{π_k}, normalised in every state."""
         if not self.rows:
             return self.policy
-        return stationary(np.maximum(self.occupancy, 0.0), self.policy.probabilities)
+        return stationary(self.occupancy, self.policy.probabilities)
 
     def candidate_multipliers(self) -> list[Array]:
-        """The last multipliers, and the average weights of the constraints relative to the objective's.
+        """Weights of the constraints relative to the objective's: those of the last step, and those of all steps.
 
-        The second are what a method without multipliers (CRPO) has in effect used, and average out oscillations.
+        For PMD-PD they are λ + η′ V, which tends to the optimal multipliers also where a limit is slack (λ alone tends
+        to −η′ V there). The average is what a method without multipliers (CRPO) has in effect used.
         """
-        candidates = [np.maximum(self.rows[-1][2], 0.0)] if self.rows else [np.zeros(self.cmdp.num_constraints)]
-        if self.weights[0] > 0.0 and self.cmdp.num_constraints:
-            candidates.append(np.maximum(self.weights[1:] / self.weights[0], 0.0))
-        return candidates
+        candidates = [self.last_weights, self.weights]
+        return [np.maximum(w[1:] / w[0], 0.0) for w in candidates if w[0] > 0.0]
 
     def history(self) -> History:
         cmdp, m, count = self.cmdp, self.cmdp.num_constraints, len(self.rows)

@@ -7,8 +7,6 @@ import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 if TYPE_CHECKING:
     from rich.console import Console, Group
 
@@ -92,28 +90,24 @@ def result_text(result: Result) -> str:
 
 
 def comparison_table(results: list[Result]) -> Any:
-    """One row a method, side by side on the same model."""
+    """Methods side by side on one model: a row for each method and constraint."""
     from rich.table import Table
 
-    cmdp = results[0].model
-    table = Table(header_style="bold", row_styles=["", "dim"])
-    table.add_column("method")
-    table.add_column("objective", justify="right")
-    for constraint in cmdp.constraints:
-        table.add_column(f"{constraint.name}\n{constraint.symbol} {constraint.limit:g}", justify="right")
-        table.add_column("slack", justify="right")
-        table.add_column("shadow\nprice", justify="right")
-    for title in ("certified\ngap", "iterations", "time", "verdict"):
-        table.add_column(title, justify="left" if title == "verdict" else "right")
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    titles = ("method", "objective", "constraint", "value", "slack", "shadow\nprice", "proved\ngap", "steps", "time")
+    for title in titles:
+        table.add_column(title, justify="left" if title in ("method", "constraint") else "right", no_wrap=True)
     for result in results:
-        cells = []
-        for i, constraint in enumerate(cmdp.constraints):
+        proved = result.status.value == "optimal"
+        gap = f"[{'green' if proved else 'yellow'}]{result.certificate.gap:.0e}[/]"
+        head = [result.method, f"{result.objective:.6f}"]
+        tail = [gap, f"{result.iterations}", f"{1e3 * result.time:.0f} ms"]
+        for i, constraint in enumerate(result.model.constraints):
             value = result.constraint_values[i]
-            slack = _clean(constraint.sign * (constraint.limit - value))
-            cells += [f"{value:.6f}", f"{slack:+.1e}", f"{result.multipliers[i]:.6f}"]
-        gap = "-" if not np.isfinite(result.certificate.gap) else f"{result.certificate.gap:.1e}"
-        tail = [gap, str(result.iterations), f"{result.time:.3f} s", result.status.value]
-        table.add_row(result.method, f"{result.objective:.9f}", *cells, *tail)
+            slack = f"{_clean(constraint.sign * (constraint.limit - value)):.0e}"
+            name = f"{constraint.name} {constraint.symbol} {constraint.limit:g}"
+            table.add_row(*head, name, f"{value:.5f}", slack, f"{result.multipliers[i]:.5f}", *tail)
+            head, tail = ["", ""], ["", "", ""]
     return table
 
 

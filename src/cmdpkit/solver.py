@@ -147,7 +147,7 @@ def _seek_neighbourhood(search: ColumnSearch, budget: Budget) -> Array | None:
             break
     search.add(recorder.policy.probabilities, np.append(iterate.objective, iterate.v))
     search.add(recorder.average_policy.probabilities, recorder.values / iterate.k)
-    return iterate.multipliers
+    return recorder.candidate_multipliers()[0]
 
 
 def _snapshot(search: ColumnSearch, elapsed: float) -> Snapshot:
@@ -166,8 +166,7 @@ def _close_enough(search: ColumnSearch, tol: float) -> bool:
     """The bounds have met: to `tol` in the user's definition, and no worse relative to the size of the costs."""
     if not np.isfinite(search.upper):
         return False
-    scale = max(float(search.cmdp.spans[0]), abs(search.upper))
-    return search.upper - search.bound <= 0.5 * tol * min(scale, max(1.0, abs(search.upper)))
+    return search.upper - search.bound <= 0.5 * tol * max(float(search.cmdp.fine_scales[0]), abs(search.upper))
 
 
 def _certificate(search: ColumnSearch) -> Certificate:

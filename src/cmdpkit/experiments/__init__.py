@@ -1,0 +1,1 @@
+"""Experiments: one file a figure; `run()` makes the data, `plot()` draws it."""
