@@ -6,8 +6,9 @@ Near a solution that randomises, one macro step moves V by −step · G (λ + η
 
 is the Fisher metric of the policy seen through the constraints. The pair (policy, λ) then contracts by sqrt(1 − a),
 with a = step · η′ · G: too small an η′ is slow, a > 4/3 diverges. So each epoch takes η′_i = 0.7 / (step · Σ_j |G_ij|).
-Large steps remove bad actions faster but ask for better multipliers, so the step doubles after every epoch that
-at least halved the KKT residual. Every epoch starts from the better of the last and the average iterate.
+Large steps remove bad actions faster but ask for better multipliers, so the step follows the progress: it doubles after
+an epoch that at least halved the KKT residual, and halves after one that hardly moved it, while the epoch doubles.
+Every epoch starts from the better of the last and the average iterate of the one before.
 """
 
 from __future__ import annotations
@@ -25,13 +26,12 @@ from cmdpkit.policy import TabularPolicy
 from cmdpkit.primal_dual import Iterate, primal_dual
 from cmdpkit.rules import PMDPD
 
-EPOCH = 20
-FIRST_STEP = 10.0  # in units of 1 / span(c_0)
-LAST_STEP = 1e7
+EPOCH, LONGEST_EPOCH = 20, 320
+FIRST_STEP, SMALLEST_STEP, LARGEST_STEP = 10.0, 0.1, 1e7  # in units of 1 / span(c_0)
 CONTRACTION = 0.7
-# Largest η′: with p = span(c_0)/span(c_i) the scale of a multiplier, 30 p over the largest value that V_i can have, and
-# no more than moves the multiplier by 0.1 p at the present V_i.
-DUAL_CAP = 30.0
+# Largest η′: with p = span(c_0)/span(c_i) the scale of a multiplier, 300 p over the largest value that V_i can have,
+# and no more than moves the multiplier by 0.1 p at the present V_i.
+DUAL_CAP = 300.0
 DUAL_MOVE = 0.1
 
 
@@ -41,13 +41,13 @@ def balanced_primal_dual(learner: ExactLearner, multipliers: Array | None = None
     learner.step = FIRST_STEP * unit
     prices = np.zeros(learner.cmdp.num_constraints) if multipliers is None else multipliers
     residual = kkt_residual(learner, prices)
-    k = 0
+    k, epoch = 0, EPOCH
     while True:
-        rule = PMDPD(balanced_eta_dual(learner))
+        rule = PMDPD(balanced_eta_dual(learner, prices))
         # A new η′ must not break the invariant λ + η′ V ≥ 0.
         lam = np.maximum(prices, rule.start(learner.constraint_values()))
         occupancy, mixed = np.zeros_like(learner.occupancy), np.zeros_like(lam)
-        for iterate in islice(primal_dual(learner, rule, lam), EPOCH):
+        for iterate in islice(primal_dual(learner, rule, lam), epoch):
             # λ + η′ V is what the Lagrangian uses. For a slack limit it tends to 0, while λ tends to −η′ V: a stale
             # λ would take long to decay under the next, smaller η′, so epochs hand on λ + η′ V.
             prices = np.maximum(rule.weights(iterate.multipliers, iterate.v).constraints, 0.0)
@@ -56,9 +56,11 @@ def balanced_primal_dual(learner: ExactLearner, multipliers: Array | None = None
             k += 1
             yield replace(iterate, k=k)
         before = residual
-        prices, residual = _better_of(learner, prices, occupancy, mixed / EPOCH)
-        if residual <= 0.5 * before:
-            learner.step = min(2.0 * learner.step, LAST_STEP * unit)
+        prices, residual = _better_of(learner, prices, occupancy, mixed / epoch)
+        if residual <= 0.5 * before:  # good: be bolder
+            learner.step, epoch = min(2.0 * learner.step, LARGEST_STEP * unit), EPOCH
+        elif residual > 0.9 * before:  # stalled: be more careful, and average for longer
+            learner.step, epoch = max(0.5 * learner.step, SMALLEST_STEP * unit), min(2 * epoch, LONGEST_EPOCH)
 
 
 def _better_of(learner: ExactLearner, prices: Array, occupancy: Array, mixed: Array) -> tuple[Array, float]:
@@ -66,7 +68,7 @@ def _better_of(learner: ExactLearner, prices: Array, occupancy: Array, mixed: Ar
     last, residual = learner.policy, kkt_residual(learner, prices)
     average = stationary(occupancy, last.probabilities).probabilities
     # Mirror descent needs positive probabilities; those of bad actions may have underflowed in the occupancy.
-    learner.move_to(TabularPolicy.from_log(np.log(np.maximum(average, 1e-300))))
+    learner.move_to(TabularPolicy.softmax(np.log(np.maximum(average, 1e-300))))
     at_average = kkt_residual(learner, mixed)
     if at_average < residual:
         return mixed, at_average
@@ -74,8 +76,8 @@ def _better_of(learner: ExactLearner, prices: Array, occupancy: Array, mixed: Ar
     return prices, residual
 
 
-def balanced_eta_dual(learner: ExactLearner) -> Array:
-    """η′_i = 0.7 / (step · Σ_j |G_ij|), capped so that one dual step cannot exceed the scale of the problem."""
+def balanced_eta_dual(learner: ExactLearner, prices: Array) -> Array:
+    """η′_i = 0.7 / (step · Σ_j |G_ij|) over the active limits j, capped by the scale of the problem."""
     cmdp = learner.cmdp
     spans = reference_span(cmdp.spans)
     price = spans[0] / spans[1:]  # the scale of a multiplier
@@ -85,7 +87,8 @@ def balanced_eta_dual(learner: ExactLearner) -> Array:
     advantages, pi = learner.constraint_advantages(), learner.policy.probabilities
     weighted = learner.state_visits[:, None] * pi
     fisher = np.einsum("sa,isa,jsa->ij", weighted, advantages, advantages)
-    curvature = learner.step * np.abs(fisher).sum(axis=1)
+    active = (prices > 0.0) | (learner.constraint_values() > 0.0)
+    curvature = learner.step * np.maximum(np.abs(fisher[:, active]).sum(axis=1), np.diag(fisher))
     eta_dual: Array = CONTRACTION / np.maximum(curvature, CONTRACTION / cap)
     return eta_dual
 

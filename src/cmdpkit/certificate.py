@@ -11,7 +11,7 @@ from cmdpkit.checks import Array, as_floats
 from cmdpkit.columns import ColumnSearch
 from cmdpkit.evaluation.system import PolicySystem, look_ahead
 from cmdpkit.mdp import longest_row, minimise
-from cmdpkit.model import CMDP
+from cmdpkit.model import CMDP, check_model
 from cmdpkit.policy import TabularPolicy, as_policy
 
 
@@ -79,6 +79,7 @@ def certify(cmdp: CMDP, policy: Any, multipliers: Any = None) -> Certificate:
         >>> round(certificate.bound, 6), certificate.optimal(1e-6)
         (4.462444, False)
     """
+    check_model(cmdp)
     policy = as_policy(policy, cmdp.states, cmdp.actions)
     if multipliers is not None:
         lam = check_multipliers(multipliers, cmdp.num_constraints, "multipliers")

@@ -27,9 +27,13 @@ def check_number(value: Any, name: str) -> float:
         value = value.item()
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, not {type(value).__name__}")
-    if not math.isfinite(value):
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is too large for a floating-point number") from None
+    if not math.isfinite(number):
         raise ValueError(f"{name} must be finite, not {value}")
-    return float(value)
+    return number
 
 
 def check_gamma(gamma: Any) -> float:
@@ -69,7 +73,7 @@ def check_table(values: Any, shape: tuple[int, int], name: str) -> Array:
 def check_transitions(transitions: Any) -> tuple[Any, int, int]:
     """The transitions as (S·A, S): C-ordered float64, or CSR when sparse."""
     if sp.issparse(transitions):
-        rows, states = transitions.shape
+        rows, states = transitions.shape if transitions.ndim == 2 else (0, 0)
         if states == 0 or rows == 0 or rows % states:
             raise ValueError(
                 f"sparse transitions have shape {transitions.shape}; they need S·A rows and S columns (row s·A + a), "
@@ -79,7 +83,8 @@ def check_transitions(transitions: Any) -> tuple[Any, int, int]:
             raise TypeError(f"transitions must hold real numbers, not dtype {transitions.dtype}")
         matrix = sp.csr_array(transitions, dtype=np.float64, copy=True)
         matrix.sum_duplicates()
-        freeze(matrix.data)
+        for part in (matrix.data, matrix.indices, matrix.indptr):
+            part.flags.writeable = False
         return matrix, states, rows // states
     array = as_floats(transitions, "transitions")
     if array.ndim != 3 or array.shape[0] != array.shape[2] or 0 in array.shape:

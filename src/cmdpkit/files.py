@@ -51,11 +51,15 @@ def load_arrays(path: PathLike, kind: str) -> dict[str, Any]:
     if not Path(path).exists():
         raise FileNotFoundError(f"no such file: {path}")
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            if not hasattr(stored, "files"):
+        with open(path, "rb") as file:
+            stored = np.load(file, allow_pickle=False)
+            if not isinstance(stored, np.lib.npyio.NpzFile):
                 raise ValueError("a single array, not an .npz archive")
             arrays = {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        strange = next((name for name, value in arrays.items() if not isinstance(value, np.ndarray)), None)
+        if strange is not None:
+            raise ValueError(f"its entry {strange!r} is not an array")
+    except (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(
             f"{path} is not a readable cmdpkit file ({error}); was it damaged or made elsewhere?"
         ) from error

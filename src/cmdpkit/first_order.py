@@ -40,6 +40,8 @@ def build(cmdp: CMDP, method: str, options: dict[str, Any]) -> tuple[ExactLearne
     if multipliers is not None:
         multipliers = check_multipliers(multipliers, cmdp.num_constraints, "initial_multipliers")
     eta_dual = options.get("eta_dual")
+    if eta_dual is not None:
+        eta_dual = np.asarray(eta_dual, dtype=float)
     if method == "pmd-pd" and eta_dual is None and options.get("step") is None:
         return learner, balanced_primal_dual(learner, multipliers)
     if eta_dual is None:

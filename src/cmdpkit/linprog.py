@@ -49,24 +49,20 @@ def solve_lp(cmdp: CMDP, time_limit: float | None = None) -> LPSolution:
     return LPSolution(True, _policy(cmdp, answer.x), multipliers, answer.message, int(answer.nit))
 
 
-def least_violation(cmdp: CMDP, scales: Array | None = None) -> tuple[float, TabularPolicy, Array]:
-    """min_π max_i V_i(π) / scale_i, the policy that attains it, and the weights y ≥ 0 on V_i that prove it.
+def least_violation(cmdp: CMDP, units: Array | None = None) -> tuple[float, TabularPolicy, Array]:
+    """min_π max_i V_i(π) / unit_i, the policy that attains it, and the weights y ≥ 0 on V_i that prove it.
 
-    y is the Farkas vector of an infeasible model: Σ y_i V_i(π) > 0 for every policy π.
+    y is the Farkas vector of an infeasible model: Σ y_i V_i(π) > 0 for every policy π. By default the unit of a
+    constraint is the largest size of its cost.
     """
-    if scales is None:
-        scales = _scales(cmdp)[1:]
-    m = cmdp.num_constraints
+    scales = _scales(cmdp)[1:]
+    excess = (scales if units is None else units) / scales  # of row i for each unit of the common excess t
     rows = cmdp.costs[1:] / scales[:, None]
-    answer = _highs(cmdp, np.zeros(cmdp.costs.shape[1]), rows, cmdp.offsets / scales, common_slack=True)
+    answer = _highs(cmdp, np.zeros(rows.shape[1]), rows, cmdp.offsets / scales, excess=excess)
     if answer.status != 0:
         raise ArithmeticError(f"HiGHS did not solve the feasibility problem: {answer.message}")
-    prices = np.maximum(-answer.ineqlin.marginals, 0.0) / scales
-    return (
-        float(answer.x[-1]),
-        _policy(cmdp, answer.x[:-1]),
-        prices / prices.sum() if prices.sum() > 0 else np.ones(m) / m,
-    )
+    y = np.maximum(-answer.ineqlin.marginals, 0.0) / scales
+    return float(answer.x[-1]), _policy(cmdp, answer.x[:-1]), y / y.sum()
 
 
 def slater_margin(cmdp: CMDP) -> float:
@@ -82,10 +78,10 @@ def slater_margin(cmdp: CMDP) -> float:
     """
     if not cmdp.num_constraints:
         return float("inf")
-    # One common scale for all rows: the margin is the same for every constraint in the user's own units.
-    common = float(_scales(cmdp)[1:].max())
-    worst, _, _ = least_violation(cmdp, np.full(cmdp.num_constraints, common))
-    return -worst * common
+    # The margin is one number in the user's units, whatever the sizes of the costs; measure it in the smallest of them.
+    unit = float(_scales(cmdp)[1:].min())
+    worst, _, _ = least_violation(cmdp, np.full(cmdp.num_constraints, unit))
+    return -worst * unit
 
 
 def _scales(cmdp: CMDP) -> Array:
@@ -100,9 +96,9 @@ def _policy(cmdp: CMDP, x: Array) -> TabularPolicy:
 
 
 def _highs(
-    cmdp: CMDP, cost: Array, rows: Array, limits: Array, common_slack: bool = False, time_limit: float | None = None
+    cmdp: CMDP, cost: Array, rows: Array, limits: Array, excess: Array | None = None, time_limit: float | None = None
 ) -> Any:
-    """Solve over all occupancies; with `common_slack`, minimise the t by which every row may exceed its limit."""
+    """Solve over all occupancies; with `excess`, minimise the t for which every row is at most limit_i + excess_i t."""
     from scipy.optimize import linprog
 
     pairs = cmdp.states * cmdp.actions
@@ -112,9 +108,9 @@ def _highs(
     )
     balance = leave - cmdp.gamma * sp.csr_array(cmdp.transitions).T
     bounds: list[tuple[float | None, float | None]] = [(0.0, None)]
-    if common_slack:
+    if excess is not None:
         cost = np.append(cost, 1.0)
-        rows = np.hstack([rows, -np.ones((len(rows), 1))])
+        rows = np.hstack([rows, -excess[:, None]])
         balance = sp.hstack([balance, sp.csr_array((cmdp.states, 1))])
         bounds = [(0.0, None)] * pairs + [(None, None)]
     options: dict[str, Any] = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}

@@ -132,6 +132,9 @@ class CMDP:
             raise AttributeError(f"a CMDP is frozen; make a new one instead of setting {name!r}")
         super().__setattr__(name, value)
 
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a CMDP is frozen; {name!r} cannot be deleted")
+
     def __repr__(self) -> str:
         names = [c.name for c in self.constraints]
         return f"CMDP(states={self.states}, actions={self.actions}, constraints={names}, gamma={self.gamma})"
@@ -237,15 +240,20 @@ class CMDP:
         )
 
 
+def check_model(cmdp: Any) -> None:
+    if not isinstance(cmdp, CMDP):
+        raise TypeError(f"a cmdpkit.CMDP is needed, not {type(cmdp).__name__}")
+
+
 def _check_constraints(constraints: Any, shape: tuple[int, int]) -> tuple[AtMost, ...]:
-    if isinstance(constraints, AtMost):
-        raise TypeError("constraints must be a list: constraints=[AtMost(...)]")
+    if isinstance(constraints, AtMost) or not isinstance(constraints, Iterable):
+        raise TypeError(f"constraints must be a list: constraints=[AtMost(...)], not {type(constraints).__name__}")
     checked: list[AtMost] = []
     for i, constraint in enumerate(constraints):
         if not isinstance(constraint, AtMost):
             raise TypeError(f"constraint {i} is a {type(constraint).__name__}; use cmdpkit.AtMost or cmdpkit.AtLeast")
         name = constraint.name if constraint.name is not None else f"constraint {i + 1}"
-        if not isinstance(name, str) or not name:
+        if not isinstance(name, str) or not name or "\0" in name:
             raise TypeError(f"the name of constraint {i} must be a non-empty string, not {name!r}")
         if not isinstance(constraint.per_step, (bool, np.bool_)):
             raise TypeError(f"per_step of constraint {name!r} must be True or False, not {constraint.per_step!r}")

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from cmdpkit.certificate import check_multipliers
 from cmdpkit.checks import as_floats, check_number
-from cmdpkit.model import CMDP
+from cmdpkit.model import CMDP, check_model
 from cmdpkit.policy import TabularPolicy, as_policy
 
 _LEARNER_OPTIONS = ("step", "inner_steps", "alpha", "initial_policy")
@@ -27,8 +28,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 def check_call(
     cmdp: Any, method: Any, tol: Any, max_iterations: Any, time_limit: Any, seed: Any, callback: Any
 ) -> None:
-    if not isinstance(cmdp, CMDP):
-        raise TypeError(f"solve needs a cmdpkit.CMDP, not {type(cmdp).__name__}")
+    check_model(cmdp)
     if method not in OPTIONS:
         raise ValueError(f"unknown method {method!r}; choose one of {', '.join(OPTIONS)}")
     if method == "npg" and cmdp.num_constraints:
@@ -54,21 +54,31 @@ def _check_count(value: Any, name: str, least: int) -> int:
     return int(value)
 
 
-def check_options(method: str, options: dict[str, Any]) -> None:
+def check_options(cmdp: CMDP, method: str, options: dict[str, Any]) -> None:
     for name, value in options.items():
         if name not in OPTIONS[method]:
             takes = f"it takes {', '.join(OPTIONS[method])}" if OPTIONS[method] else "it takes none"
             raise ValueError(f"unknown option {name!r} for method {method!r}; {takes}")
-        if value is None or name in ("initial_policy", "initial_multipliers"):
+        if value is None:
             continue
-        if name == "inner_steps":
+        if name == "initial_policy":
+            check_start(value, cmdp)
+        elif name == "initial_multipliers":
+            check_multipliers(value, cmdp.num_constraints, name)
+        elif name == "inner_steps":
             _check_count(value, name, least=1)
         elif name == "eta_dual":
             eta_dual = as_floats(value, name)
+            if eta_dual.shape not in ((), (cmdp.num_constraints,)):
+                raise ValueError(f"eta_dual must be one number, or one for each of {cmdp.num_constraints} constraints")
             if not np.isfinite(eta_dual).all() or (eta_dual <= 0.0).any():
                 raise ValueError(f"eta_dual must be positive and finite, got {value}")
         elif name == "dual_cap":
-            if not isinstance(value, (int, float, np.number)) or isinstance(value, bool) or not value >= 0.0:
+            if (
+                not isinstance(value, (int, float, np.integer, np.floating))
+                or isinstance(value, bool)
+                or not value >= 0.0
+            ):
                 raise ValueError(f"dual_cap must be a number that is not negative (infinity is allowed), got {value!r}")
         else:
             number, strictly = check_number(value, name), name == "step"

@@ -33,8 +33,19 @@ class TabularPolicy:
         self._probabilities: Array | None = freeze(table)
 
     @classmethod
-    def from_log(cls, log_weights: Array) -> TabularPolicy:
-        """π ∝ exp(log_weights), normalised by log-sum-exp."""
+    def from_log(cls, log_weights: Any) -> TabularPolicy:
+        """π ∝ exp(log_weights) for an (S, A) array, normalised by log-sum-exp."""
+        weights = as_floats(log_weights, "log_weights")
+        if weights.ndim != 2 or 0 in weights.shape:
+            raise ValueError(f"log_weights have shape {weights.shape}; they need shape (states, actions)")
+        bad = np.flatnonzero(~np.isfinite(weights.max(axis=1)))
+        if bad.size:
+            raise ValueError(f"log_weights of state {bad[0]} are {weights[bad[0]]}; no policy has them")
+        return cls.softmax(weights)
+
+    @classmethod
+    def softmax(cls, log_weights: Array) -> TabularPolicy:
+        """`from_log` without its checks, for inner loops."""
         policy = cls.__new__(cls)
         policy.log_probabilities = freeze(normalise_log(log_weights))
         policy._probabilities = None
@@ -42,12 +53,19 @@ class TabularPolicy:
 
     @classmethod
     def uniform(cls, states: int, actions: int) -> TabularPolicy:
+        if states < 1 or actions < 1:
+            raise ValueError(f"states and actions must be at least 1, not {states} and {actions}")
         return cls(np.full((states, actions), 1.0 / actions))
 
     @classmethod
     def deterministic(cls, choice: Any, actions: int) -> TabularPolicy:
         """The policy that takes action `choice[s]` in state s."""
-        return cls(np.eye(actions)[np.asarray(choice)])
+        chosen = np.asarray(choice)
+        if chosen.dtype.kind not in "iu" or chosen.ndim != 1:
+            raise TypeError(f"choice must be a list of whole numbers, one a state, not {chosen.dtype} {choice!r}")
+        if chosen.size and not 0 <= chosen.min() <= chosen.max() < actions:
+            raise ValueError(f"every choice must be one of the actions 0 to {actions - 1}, got {choice!r}")
+        return cls(np.eye(actions)[chosen])
 
     @property
     def probabilities(self) -> Array:
@@ -84,7 +102,8 @@ class TabularPolicy:
         arrays = load_arrays(path, "cmdpkit policy")
         try:
             log_probabilities = arrays["log_probabilities"]
-            check_probabilities(np.exp(log_probabilities))
+            with np.errstate(over="ignore"):  # infinite probabilities are refused right here
+                check_probabilities(np.exp(log_probabilities))
         except KeyError as error:
             raise ValueError(f"{path} is damaged: the entry {error} is missing") from error
         except (ValueError, TypeError) as error:

@@ -93,7 +93,7 @@ def comparison_table(results: list[Result]) -> Any:
     """Methods side by side on one model: a row for each method and constraint."""
     from rich.table import Table
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     titles = ("method", "objective", "constraint", "value", "slack", "shadow\nprice", "proved\ngap", "steps", "time")
     for title in titles:
         table.add_column(title, justify="left" if title in ("method", "constraint") else "right", no_wrap=True)
@@ -106,7 +106,7 @@ def comparison_table(results: list[Result]) -> Any:
             value = result.constraint_values[i]
             slack = f"{_clean(constraint.sign * (constraint.limit - value)):.0e}"
             name = f"{constraint.name} {constraint.symbol} {constraint.limit:g}"
-            table.add_row(*head, name, f"{value:.5f}", slack, f"{result.multipliers[i]:.5f}", *tail)
+            table.add_row(*head, name, f"{value:.4f}", slack, f"{result.multipliers[i]:.5f}", *tail)
             head, tail = ["", ""], ["", "", ""]
     return table
 

@@ -65,7 +65,7 @@ def solve(
         ('OPTIMAL', 4.462444, 0.24267)
     """
     check_call(cmdp, method, tol, max_iterations, time_limit, seed, callback)
-    check_options(method, options)
+    check_options(cmdp, method, options)
     if max_iterations is None and method not in ("auto", "columns", "lp"):
         max_iterations = FIRST_ORDER_ITERATIONS
     with _progress_bar(progress, method, max_iterations, callback) as watch:

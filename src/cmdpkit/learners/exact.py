@@ -69,7 +69,7 @@ class ExactLearner:
         # log π' = (1 − step·α) log π − step · Q̃_α − log Z,                            (eq. npg-entropy)
         # Q̃_α = c̃ − α log π_k + γ P Ṽ_α                                                (eq. regu-Q)
         # The terms in α are joined, so that they cancel exactly in the first inner step, where π = π_k.
-        return TabularPolicy.from_log(log_pi - self.step * (cost + ahead + pull))
+        return TabularPolicy.softmax(log_pi - self.step * (cost + ahead + pull))
 
     def lagrangian_values(self, lam: Array) -> tuple[Array, Array]:
         """V (S,) and Q (S, A) of the current policy for the cost c_0 + Σ λ_i c_i."""

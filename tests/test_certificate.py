@@ -1,0 +1,126 @@
+"""Certificates: bounds that bracket the LP, proofs that can be checked by hand, and no trust in any solver."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import cmdpkit as ck
+from cmdpkit.mdp import macqueen_bound, minimise
+from models import lp_optimum, random_model, two_state
+
+QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+seeds = st.integers(0, 10_000)
+
+
+def brute_force_minimum(cmdp, weights):
+    """min over all deterministic policies of w·V: no optimisation at all, only enumeration."""
+    S, A = cmdp.states, cmdp.actions
+    P = np.asarray(cmdp.transitions.todense() if hasattr(cmdp.transitions, "todense") else cmdp.transitions)
+    cost = weights @ cmdp.costs
+    best = np.inf
+    for code in range(A**S):
+        rows = np.arange(S) * A + np.array([code // A**s % A for s in range(S)])
+        value = np.linalg.solve(np.eye(S) - cmdp.gamma * P[rows], cost[rows])
+        best = min(best, float(cmdp.initial @ value))
+    return best - weights[1:] @ cmdp.offsets
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_oracle_equals_enumeration(seed):
+    cmdp = random_model(seed, constraints=2, states=4)
+    weights = np.random.default_rng(seed).uniform(0.0, 2.0, size=3)
+    truth = brute_force_minimum(cmdp, weights)
+    answer = minimise(cmdp, weights)
+    scale = max(1.0, abs(truth))
+    assert weights @ answer.values == pytest.approx(truth, abs=1e-10 * scale)
+    assert truth - 1e-9 * scale <= answer.bound <= truth
+
+
+@QUICK
+@given(seeds, st.floats(0.0, 100.0))
+def test_macqueen_bounds_from_below_whatever_the_guess(seed, noise):
+    cmdp = random_model(seed, constraints=1, states=5)
+    weights = np.array([1.0, 0.3])
+    truth = minimise(cmdp, weights)
+    guess = noise * np.random.default_rng(seed).normal(size=cmdp.states)
+    assert macqueen_bound(cmdp, weights, guess) <= weights @ truth.values + 1e-12 * max(
+        1.0, abs(weights @ truth.values)
+    )
+
+
+@QUICK
+@given(seeds)
+def test_any_multipliers_give_a_valid_bound(seed):
+    cmdp = random_model(seed)
+    optimum, _ = lp_optimum(cmdp)
+    rng = np.random.default_rng(seed)
+    policy = rng.dirichlet(np.ones(cmdp.actions), size=cmdp.states)
+    certificate = ck.certify(cmdp, policy, rng.exponential(size=cmdp.num_constraints))
+    slack = 1e-7 * max(1.0, abs(optimum))
+    assert certificate.bound >= optimum - slack if cmdp.maximise else certificate.bound <= optimum + slack
+    # and the policy's own figures are those of evaluate()
+    truth = ck.evaluate(cmdp, policy)
+    assert certificate.objective == pytest.approx(truth.objective, rel=1e-9, abs=1e-9)
+    np.testing.assert_allclose(certificate.constraint_values, truth.constraint_values, rtol=1e-9, atol=1e-9)
+
+
+@QUICK
+@given(seeds)
+def test_found_multipliers_are_tight(seed):
+    cmdp = random_model(seed)
+    optimum, _ = lp_optimum(cmdp)
+    certificate = ck.certify(cmdp, ck.TabularPolicy.uniform(cmdp.states, cmdp.actions))
+    assert certificate.bound == pytest.approx(optimum, rel=1e-7, abs=1e-7)
+
+
+@QUICK
+@given(seeds)
+def test_farkas_vector_can_be_checked_by_anyone(seed):
+    """Σ y_i V_i > 0 for every policy: by enumeration of all deterministic ones, which are the extreme points."""
+    cmdp = random_model(seed, constraints=2, states=3, feasible=False)
+    certificate = ck.certify(cmdp, ck.TabularPolicy.uniform(cmdp.states, cmdp.actions))
+    y = certificate.infeasibility
+    assert y is not None
+    assert (y >= 0.0).all()
+    assert y.sum() == pytest.approx(1.0)
+    least = brute_force_minimum(cmdp, np.append(0.0, y))
+    assert 0.0 < certificate.infeasibility_margin <= least
+    assert not certificate.optimal(1e9)
+    assert "infeasible" in str(certificate)
+
+
+def test_feasible_and_optimal_measure_what_they_say():
+    cmdp = two_state(gamma=0.9, limit=2.0)
+    greedy = ck.certify(cmdp, [[0.0, 1.0], [1.0, 0.0]])
+    # p = 1: V_c = 1/(0.1·1.9) = 5.263..., relative violation 3.263.../2; V_r = 2/(0.1·1.9)
+    assert greedy.violations[0] == pytest.approx(1.0 / 0.19 - 2.0)
+    assert greedy.violation == pytest.approx((1.0 / 0.19 - 2.0) / 2.0)
+    assert greedy.objective == pytest.approx(2.0 / 0.19)
+    assert greedy.bound == pytest.approx(10.0 + 0.1 * 2.0)
+    assert not greedy.feasible(1e-6)
+    timid = ck.certify(cmdp, [[1.0, 0.0], [1.0, 0.0]])
+    assert timid.feasible(0.0)
+    assert timid.gap == pytest.approx(0.2 / 10.0)
+    assert timid.optimal(0.0201)
+    assert not timid.optimal(0.0199)
+    assert timid.multipliers[0] == pytest.approx(0.1, abs=1e-9)
+
+
+def test_bound_holds_when_rows_sum_to_one_only_nearly():
+    """P is taken as given, never normalised: with sums of 1 + 9e-9 and γ near 1 values grow, and bounds must know."""
+    gamma, excess = 0.9999, 9e-9
+    P = np.full((1, 1, 1), 1.0 + excess)
+    cmdp = ck.CMDP(P, reward=[[1.0]], gamma=gamma)
+    truth = 1.0 / (1.0 - gamma * (1.0 + excess))
+    certificate = ck.certify(cmdp, [[1.0]])
+    assert certificate.objective == pytest.approx(truth, rel=1e-12)
+    assert certificate.bound >= truth
+    assert macqueen_bound(cmdp, np.ones(1), np.zeros(1)) <= -truth
+
+
+def test_rounding_is_part_of_the_gap():
+    cmdp = ck.problems.paper()
+    result = ck.solve(cmdp)
+    assert 0.0 < result.certificate.accuracy < 1e-11
+    assert result.certificate.gap >= result.certificate.accuracy * 0.99
