@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test lint bench clean help
+.PHONY: demo test lint figures clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -24,6 +24,9 @@ lint: $(STAMP)  ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+figures: $(STAMP)  ## draw the figures of the documents again
+	$(BIN)/python -m cmdpkit.experiments.demo docs/demo.png
 
 clean:  ## remove everything that the targets made
 	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .hypothesis

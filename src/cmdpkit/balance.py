@@ -20,7 +20,6 @@ from itertools import islice
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.columns import stationary
 from cmdpkit.learners.exact import ExactLearner
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.primal_dual import Iterate, primal_dual
@@ -66,7 +65,7 @@ def balanced_primal_dual(learner: ExactLearner, multipliers: Array | None = None
 def _better_of(learner: ExactLearner, prices: Array, occupancy: Array, mixed: Array) -> tuple[Array, float]:
     """Stay at the last iterate, or move to the epoch's average if that has the smaller residual."""
     last, residual = learner.policy, kkt_residual(learner, prices)
-    average = stationary(occupancy, last.probabilities).probabilities
+    average = TabularPolicy.from_occupancy(occupancy, last.probabilities).probabilities
     # Mirror descent needs positive probabilities; those of bad actions may have underflowed in the occupancy.
     learner.move_to(TabularPolicy.softmax(np.log(np.maximum(average, 1e-300))))
     at_average = kkt_residual(learner, mixed)

@@ -174,15 +174,7 @@ class ColumnSearch:
             pi = np.eye(actions)[column] if column.ndim == 1 else column
             visits = PolicySystem(self.cmdp, pi).state_occupancy()
             occupancy += weights[j] * visits[:, None] * pi
-        return stationary(occupancy, fallback)
-
-
-def stationary(occupancy: Array, fallback: Array) -> TabularPolicy:
-    """The policy with the given occupancy; `fallback` rows where a state is never visited."""
-    occupancy = np.maximum(occupancy, 0.0)  # unvisited pairs may come out of a linear solve as −1e-18
-    visits = occupancy.sum(axis=1, keepdims=True)
-    seen = visits > 0.0
-    return TabularPolicy(np.where(seen, occupancy / np.where(seen, visits, 1.0), fallback))
+        return TabularPolicy.from_occupancy(occupancy, fallback)
 
 
 def _solve_master(objective: Array, rows: Array, relaxation: float) -> Mixture | None:

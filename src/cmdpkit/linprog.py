@@ -14,7 +14,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from cmdpkit.checks import Array
-from cmdpkit.columns import stationary
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 
@@ -92,7 +91,7 @@ def _scales(cmdp: CMDP) -> Array:
 
 def _policy(cmdp: CMDP, x: Array) -> TabularPolicy:
     occupancy = x.reshape(cmdp.states, cmdp.actions)
-    return stationary(occupancy, np.full(occupancy.shape, 1.0 / cmdp.actions))
+    return TabularPolicy.from_occupancy(occupancy, np.full(occupancy.shape, 1.0 / cmdp.actions))
 
 
 def _highs(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -33,38 +33,33 @@ from cmdpkit.files import PathLike, load_arrays, save_arrays
 
 
 @dataclass(frozen=True, eq=False)
-class AtMost:
-    """The expected discounted sum of `values` must not exceed `limit`.
-
-    With `per_step=True` the limit bounds (1 − γ) times that sum: the average per step, weighted by the discount.
-    """
+class Limit:
+    """A limit on the expected discounted sum of `values` (S, A); see `AtMost` and `AtLeast`."""
 
     values: ArrayLike
     limit: float
     name: str | None = None
     per_step: bool = False
 
-    @property
-    def sign(self) -> float:
-        """+1 where more is worse, −1 where less is worse."""
-        return 1.0
-
-    @property
-    def symbol(self) -> str:
-        return "<="
+    sign: ClassVar[float]  # +1 where more is worse, −1 where less is worse
+    symbol: ClassVar[str]
 
 
-@dataclass(frozen=True, eq=False)
-class AtLeast(AtMost):
+class AtMost(Limit):
+    """The expected discounted sum of `values` must not exceed `limit`.
+
+    With `per_step=True` the limit bounds (1 − γ) times that sum: the average per step, weighted by the discount.
+    """
+
+    sign = 1.0
+    symbol = "<="
+
+
+class AtLeast(Limit):
     """The expected discounted sum of `values` must reach `limit`. See `AtMost` for `per_step`."""
 
-    @property
-    def sign(self) -> float:
-        return -1.0
-
-    @property
-    def symbol(self) -> str:
-        return ">="
+    sign = -1.0
+    symbol = ">="
 
 
 class CMDP:
@@ -97,7 +92,7 @@ class CMDP:
         *,
         reward: ArrayLike | None = None,
         cost: ArrayLike | None = None,
-        constraints: Iterable[AtMost] = (),
+        constraints: Iterable[Limit] = (),
         gamma: float,
         initial: Any = None,
     ) -> None:
@@ -245,12 +240,12 @@ def check_model(cmdp: Any) -> None:
         raise TypeError(f"a cmdpkit.CMDP is needed, not {type(cmdp).__name__}")
 
 
-def _check_constraints(constraints: Any, shape: tuple[int, int]) -> tuple[AtMost, ...]:
-    if isinstance(constraints, AtMost) or not isinstance(constraints, Iterable):
+def _check_constraints(constraints: Any, shape: tuple[int, int]) -> tuple[Limit, ...]:
+    if isinstance(constraints, Limit) or not isinstance(constraints, Iterable):
         raise TypeError(f"constraints must be a list: constraints=[AtMost(...)], not {type(constraints).__name__}")
-    checked: list[AtMost] = []
+    checked: list[Limit] = []
     for i, constraint in enumerate(constraints):
-        if not isinstance(constraint, AtMost):
+        if not isinstance(constraint, (AtMost, AtLeast)):
             raise TypeError(f"constraint {i} is a {type(constraint).__name__}; use cmdpkit.AtMost or cmdpkit.AtLeast")
         name = constraint.name if constraint.name is not None else f"constraint {i + 1}"
         if not isinstance(name, str) or not name or "\0" in name:

@@ -52,6 +52,14 @@ class TabularPolicy:
         return policy
 
     @classmethod
+    def from_occupancy(cls, occupancy: Array, fallback: Array) -> TabularPolicy:
+        """π(a|s) = d(s, a) / Σ_a d(s, a); the rows of `fallback` where a state is never visited."""
+        occupancy = np.maximum(occupancy, 0.0)  # unvisited pairs may come out of a linear solve as −1e-18
+        visits = occupancy.sum(axis=1, keepdims=True)
+        seen = visits > 0.0
+        return cls(np.where(seen, occupancy / np.where(seen, visits, 1.0), fallback))
+
+    @classmethod
     def uniform(cls, states: int, actions: int) -> TabularPolicy:
         if states < 1 or actions < 1:
             raise ValueError(f"states and actions must be at least 1, not {states} and {actions}")

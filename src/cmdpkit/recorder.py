@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.columns import stationary
 from cmdpkit.learners.exact import ExactLearner
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
@@ -39,7 +38,7 @@ class Recorder:
         """The stationary policy whose values are the averages: (1/K) Σ d^{π_k}, normalised in every state."""
         if not self.rows:
             return self.policy
-        return stationary(self.occupancy, self.policy.probabilities)
+        return TabularPolicy.from_occupancy(self.occupancy, self.policy.probabilities)
 
     def candidate_multipliers(self) -> list[Array]:
         """Weights of the constraints relative to the objective's: those of the last step, and those of all steps.

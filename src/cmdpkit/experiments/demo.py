@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def plot(curves: dict[str, Result], optimum: float, path: Path) -> None:
     plt.close(figure)
 
 
-def main(path: Path = Path("out/demo.png")) -> None:
+def main(path: Path) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -80,4 +81,4 @@ def main(path: Path = Path("out/demo.png")) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "out/demo.png"))
