@@ -102,7 +102,7 @@ def best_bound(cmdp: CMDP, accuracy: float = 1e-10) -> ColumnSearch:
 
 def build(cmdp: CMDP, policy: TabularPolicy, multipliers: Array, bound: float) -> Certificate:
     """The certificate of `policy`, given a proved lower bound on V_0 over the feasible policies."""
-    values, errors = _values_with_errors(cmdp, policy)
+    values, errors = values_with_errors(cmdp, policy)
     v_0, v = float(values[0]), values[1:]
     # |V_0 − bound| at the end of the error interval that is farther away
     gap = (abs(v_0 - bound) + errors[0]) / max(1.0, abs(v_0))
@@ -134,7 +134,7 @@ def check_multipliers(multipliers: Any, m: int, name: str) -> Array:
     return lam
 
 
-def _values_with_errors(cmdp: CMDP, policy: TabularPolicy) -> tuple[Array, Array]:
+def values_with_errors(cmdp: CMDP, policy: TabularPolicy) -> tuple[Array, Array]:
     """V_0..V_m of the policy, and a bound on the numerical error of each, from the residual of the linear system."""
     pi = policy.probabilities
     tables = cmdp.costs.reshape(-1, cmdp.states, cmdp.actions)

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 DONE, LIMIT_REACHED, BAD_INPUT, INFEASIBLE = 0, 1, 2, 3
-METHODS = ("auto", "pmd-pd", "npg-pd", "crpo", "npg", "columns", "lp")
+METHODS = (
+    *("auto", "pmd-pd", "pmd-pd-zero", "npg-pd", "crpo", "columns", "lp"),
+    *("npg", "pg", "npg-entropy", "pg-entropy"),
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of tables.")
 
 
@@ -44,6 +47,8 @@ def cli() -> None:
 @click.option("--alpha", type=float, help="Weight of the KL divergence to the anchor policy.")
 @click.option("--dual-cap", type=float, help="npg-pd: largest multiplier.")
 @click.option("--tolerance", type=float, help="crpo: safety margin below which a limit counts as violated.")
+@click.option("--schedule", type=click.Choice(["theory"]), help="pmd-pd, pmd-pd-zero: the parameters of the theorems.")
+@click.option("--xi", type=float, help="pmd-pd-zero: the Slater margin, computed when it is not given.")
 @click.option(
     "--out", type=click.Path(dir_okay=False), help="Save the policy here (.npz), the result beside it (.json)."
 )
@@ -198,7 +203,8 @@ def _check_folder(out: str) -> None:
 def _exit_code(status: Status) -> int:
     from cmdpkit.result import Status
 
-    return {Status.OPTIMAL: DONE, Status.INFEASIBLE: INFEASIBLE}.get(status, LIMIT_REACHED)
+    codes = {Status.OPTIMAL: DONE, Status.INFEASIBLE: INFEASIBLE, Status.NO_SLATER_POINT: INFEASIBLE}
+    return codes.get(status, LIMIT_REACHED)
 
 
 def _print(report: Any) -> None:

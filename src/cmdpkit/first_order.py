@@ -1,75 +1,30 @@
-"""First-order methods: their defaults, and the watch over the loop that ends them with a certificate or by a budget."""
+"""The watch over the loop: it ends a first-order run with a certificate, by a budget, or at Ctrl-C."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from cmdpkit import certificate as proof
-from cmdpkit.balance import balanced_primal_dual, reference_span
 from cmdpkit.budget import Budget, Snapshot
-from cmdpkit.certificate import Certificate, check_multipliers
+from cmdpkit.certificate import Certificate
 from cmdpkit.checks import Array
 from cmdpkit.learners.exact import ExactLearner
-from cmdpkit.linprog import slater_margin
 from cmdpkit.mdp import minimise
 from cmdpkit.model import CMDP
-from cmdpkit.options import check_start
 from cmdpkit.policy import TabularPolicy
-from cmdpkit.primal_dual import Iterate, primal_dual
+from cmdpkit.primal_dual import Iterate
 from cmdpkit.recorder import Recorder
 from cmdpkit.result import Status
-from cmdpkit.rules import CRPO, NPG, NPGPD, PMDPD, Rule
-
-
-def build(cmdp: CMDP, method: str, options: dict[str, Any]) -> tuple[ExactLearner, Iterator[Iterate]]:
-    """Learner and iterates of a first-order method; what the user leaves open is set from the model's scales."""
-    spans = reference_span(cmdp.spans)
-    policy = options.get("initial_policy")
-    multipliers = options.get("initial_multipliers")
-    learner = ExactLearner(
-        cmdp,
-        TabularPolicy.uniform(cmdp.states, cmdp.actions) if policy is None else check_start(policy, cmdp),
-        step=options.get("step") or 5.0 / (spans.max() if method == "crpo" else spans[0]),
-        inner_steps=options.get("inner_steps") or 1,
-        alpha=options.get("alpha"),
-    )
-    if multipliers is not None:
-        multipliers = check_multipliers(multipliers, cmdp.num_constraints, "initial_multipliers")
-    eta_dual = options.get("eta_dual")
-    if eta_dual is not None:
-        eta_dual = np.asarray(eta_dual, dtype=float)
-    if method == "pmd-pd" and eta_dual is None and options.get("step") is None:
-        return learner, balanced_primal_dual(learner, multipliers)
-    if eta_dual is None:
-        eta_dual = 3.0 * (1.0 - cmdp.gamma) * spans[0] / spans[1:] ** 2
-    rule: Rule
-    if method == "pmd-pd":
-        rule = PMDPD(eta_dual)
-    elif method == "npg-pd":
-        cap = options.get("dual_cap")
-        rule = NPGPD(eta_dual, _default_dual_cap(cmdp) if cap is None else cap)
-    elif method == "crpo":
-        rule = CRPO(options.get("tolerance") or 0.0)
-    else:
-        rule = NPG()
-    return learner, primal_dual(learner, rule, multipliers)
-
-
-def _default_dual_cap(cmdp: CMDP) -> float:
-    """The paper's 2/((1 − γ) ξ) for costs up to 1 in size; larger costs scale it. No cap without a Slater point."""
-    xi = slater_margin(cmdp)
-    return 2.0 * max(1.0, float(np.abs(cmdp.costs[0]).max())) / ((1.0 - cmdp.gamma) * xi) if xi > 0.0 else np.inf
 
 
 class Prover:
     """Looks for a certificate now and then: at every tenth part of the run, and only when a policy is near enough."""
 
-    def __init__(self, cmdp: CMDP, recorder: Recorder, tol: float) -> None:
-        self.cmdp, self.recorder, self.tol = cmdp, recorder, tol
+    def __init__(self, cmdp: CMDP, recorder: Recorder, tol: float, allowed_violation: float) -> None:
+        self.cmdp, self.recorder, self.tol, self.allowed_violation = cmdp, recorder, tol, allowed_violation
         self.next_check = 10
         self.next_refutation = 100
         self.bound = -np.inf
@@ -99,13 +54,14 @@ class Prover:
         ]
 
     def _feasible(self, v: Array) -> bool:
-        return bool((v <= self.tol * self.cmdp.fine_scales[1:]).all())
+        return bool((v <= self.allowed_violation * self.cmdp.fine_scales[1:]).all())
 
     def _proved(self, certificate: Certificate) -> bool:
         """Optimal to `tol`, in the user's definition and relative to the size of the costs."""
         distance = abs(certificate.objective - certificate.bound)
         scale = max(abs(certificate.objective), float(self.cmdp.fine_scales[0]))
-        return certificate.optimal(self.tol) and distance <= self.tol * scale
+        safe = certificate.feasible(self.allowed_violation)
+        return safe and certificate.gap <= self.tol and distance <= self.tol * scale
 
     def improve_bound(self) -> None:
         """Ask for G(λ) at the candidate multipliers and keep the best."""
@@ -148,11 +104,29 @@ class Outcome:
     certificate: Certificate
     recorder: Recorder
 
+    @property
+    def average_violations(self) -> Array:
+        """V_1..V_m of the average iterate, with the largest rounding error that its evaluation can have made."""
+        average = self.recorder.average_policy
+        values, errors = proof.values_with_errors(self.recorder.cmdp, average)
+        return values[1:] + errors[1:]
 
-def run(cmdp: CMDP, learner: ExactLearner, iterates: Iterator[Iterate], budget: Budget, tol: float) -> Outcome:
-    """Follow the iterates until a certificate shows `tol`, the budget is spent, or Ctrl-C is pressed."""
+
+def run(
+    cmdp: CMDP,
+    learner: ExactLearner,
+    iterates: Iterator[Iterate],
+    budget: Budget,
+    tol: float,
+    allowed_violation: float | None = None,
+) -> Outcome:
+    """Follow the iterates until a certificate shows `tol`, the budget is spent, or Ctrl-C is pressed.
+
+    `allowed_violation` is that of the policy to return, relative like `tol`, and `tol` itself by default.
+    """
+    allowed = tol if allowed_violation is None else allowed_violation
     recorder = Recorder(cmdp, learner)
-    prover = Prover(cmdp, recorder, tol)
+    prover = Prover(cmdp, recorder, tol, allowed)
     status = budget.spent(0)
     try:
         while status is None:
@@ -171,8 +145,9 @@ def run(cmdp: CMDP, learner: ExactLearner, iterates: Iterator[Iterate], budget: 
     prover.improve_bound()
     policies = [recorder.policy, recorder.average_policy]
     certificates = [proof.build(cmdp, policy, prover.multipliers, prover.bound) for policy in policies]
-    # The policy to use is the one that is proved optimal to the smaller tolerance.
-    best = min(range(2), key=lambda i: max(certificates[i].gap, certificates[i].violation))
-    if certificates[best].optimal(tol):
+    # The policy to use is the one that is proved optimal to the smaller tolerance, among those that are safe enough.
+    merits = [(not c.feasible(allowed), max(c.gap, c.violation)) for c in certificates]
+    best = merits.index(min(merits)) if allowed_violation is not None else min(range(2), key=lambda i: merits[i][1])
+    if certificates[best].optimal(tol) and certificates[best].feasible(allowed):
         status = Status.OPTIMAL
     return Outcome(status, policies[best], certificates[best], recorder)

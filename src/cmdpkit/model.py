@@ -174,6 +174,18 @@ class CMDP:
         """max − min of each of the m + 1 costs over all (s, a): how much a single step can matter."""
         return np.asarray(np.ptp(self.costs, axis=1))
 
+    def tightened(self, margin: float | Array) -> CMDP:
+        """The model of eq. cmdp_zero: every limit moved inwards by `margin`, one number or one a constraint."""
+        margins = np.broadcast_to(np.asarray(margin, dtype=float), (self.num_constraints,))
+        moved = [
+            type(c)(c.values, c.limit - c.sign * float(delta), c.name, c.per_step)
+            for c, delta in zip(self.constraints, margins, strict=True)
+        ]
+        kind = "reward" if self.maximise else "cost"
+        shape = (self.states, self.actions, self.states)
+        transitions = self.transitions if sp.issparse(self.transitions) else self.transitions.reshape(shape)
+        return CMDP(transitions, constraints=moved, gamma=self.gamma, initial=self.initial, **{kind: self.objective})
+
     # -- files --------------------------------------------------------------------------------------------------
 
     def save(self, path: PathLike) -> None:

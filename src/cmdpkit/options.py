@@ -15,14 +15,21 @@ from cmdpkit.policy import TabularPolicy, as_policy
 _LEARNER_OPTIONS = ("step", "inner_steps", "alpha", "initial_policy")
 OPTIONS: dict[str, tuple[str, ...]] = {
     "auto": (),
-    "pmd-pd": (*_LEARNER_OPTIONS, "eta_dual", "initial_multipliers"),
+    "pmd-pd": (*_LEARNER_OPTIONS, "eta_dual", "initial_multipliers", "schedule"),
+    "pmd-pd-zero": (*_LEARNER_OPTIONS, "eta_dual", "initial_multipliers", "schedule", "xi"),
     "npg-pd": (*_LEARNER_OPTIONS, "eta_dual", "dual_cap", "initial_multipliers"),
     "crpo": (*_LEARNER_OPTIONS, "tolerance"),
     "npg": _LEARNER_OPTIONS,
+    "pg": _LEARNER_OPTIONS,
+    "npg-entropy": _LEARNER_OPTIONS,
+    "pg-entropy": _LEARNER_OPTIONS,
     "columns": (),
     "lp": (),
 }
 """Every method with the options that it takes."""
+
+UNCONSTRAINED = ("npg", "pg", "npg-entropy", "pg-entropy")
+"""Methods that see no constraints."""
 
 
 def check_call(
@@ -31,9 +38,9 @@ def check_call(
     check_model(cmdp)
     if method not in OPTIONS:
         raise ValueError(f"unknown method {method!r}; choose one of {', '.join(OPTIONS)}")
-    if method == "npg" and cmdp.num_constraints:
+    if method in UNCONSTRAINED and cmdp.num_constraints:
         raise ValueError(
-            f"method 'npg' does not see constraints and the model has {cmdp.num_constraints}; use 'pmd-pd' or 'auto'"
+            f"method {method!r} sees no constraints and the model has {cmdp.num_constraints}; use 'pmd-pd' or 'auto'"
         )
     if check_number(tol, "tol") < 0.0:
         raise ValueError(f"tol must not be negative, got {tol}")
@@ -65,6 +72,12 @@ def check_options(cmdp: CMDP, method: str, options: dict[str, Any]) -> None:
             check_start(value, cmdp)
         elif name == "initial_multipliers":
             check_multipliers(value, cmdp.num_constraints, name)
+        elif name == "schedule":
+            if value != "theory":
+                raise ValueError(f"schedule must be 'theory' (or None for practical steps), not {value!r}")
+            clash = [other for other in ("step", "alpha", "inner_steps") if options.get(other) is not None]
+            if clash:
+                raise ValueError(f"schedule='theory' sets {clash[0]!r} itself; leave it out")
         elif name == "inner_steps":
             _check_count(value, name, least=1)
         elif name == "eta_dual":
@@ -81,7 +94,7 @@ def check_options(cmdp: CMDP, method: str, options: dict[str, Any]) -> None:
             ):
                 raise ValueError(f"dual_cap must be a number that is not negative (infinity is allowed), got {value!r}")
         else:
-            number, strictly = check_number(value, name), name == "step"
+            number, strictly = check_number(value, name), name in ("step", "xi")
             if number < 0.0 or (strictly and number == 0.0):
                 raise ValueError(f"{name} must {'be positive' if strictly else 'not be negative'}, got {value}")
 

@@ -26,6 +26,7 @@ class Status(enum.Enum):
     TIME_LIMIT = "time limit"
     NUMERICAL_ERROR = "numerical error"
     INTERRUPTED = "interrupted"
+    NO_SLATER_POINT = "no slater point"  # pmd-pd-zero only
 
     @property
     def advice(self) -> str:
@@ -38,6 +39,7 @@ _ADVICE = {
     Status.ITERATION_LIMIT: "The best policy so far, as good as its certificate says. Raise max_iterations.",
     Status.TIME_LIMIT: "The best policy so far, as good as its certificate says. Raise time_limit.",
     Status.NUMERICAL_ERROR: "The tolerance was not proved in double precision; the certificate says what was.",
+    Status.NO_SLATER_POINT: "No policy is strictly inside all limits, which pmd-pd-zero needs; auto does not need it.",
     Status.INTERRUPTED: "Stopped. The best policy so far, as good as its certificate says.",
 }
 

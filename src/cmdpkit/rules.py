@@ -7,6 +7,7 @@ and how the multipliers move. `eta_dual` may be one number or one per constraint
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -17,10 +18,11 @@ Array = NDArray[np.float64]
 
 
 class Weights(NamedTuple):
-    """The mixed cost c̃ = objective · c_0 + Σ constraints_i · c_i."""
+    """The mixed cost c̃ = objective · c_0 + Σ constraints_i · c_i, and how many steps to take on it."""
 
     objective: float
     constraints: Array
+    inner_steps: int | None = None  # t_k; None leaves it to the learner
 
 
 class Rule(Protocol):
@@ -36,6 +38,7 @@ class PMDPD:
     """Policy mirror descent-primal dual (Algorithm 1). Invariants (Lemma 1): λ ≥ 0 and λ + η′ V ≥ 0."""
 
     eta_dual: float | Array = 1.0
+    inner_steps: Callable[[Array], int] | None = None  # t_k as a function of λ_k, for the schedule of Theorem 1
 
     def start(self, v: Array) -> Array:
         # λ₀ = max(0, −η′ V(π₀))
@@ -43,7 +46,8 @@ class PMDPD:
 
     def weights(self, lam: Array, v: Array) -> Weights:
         # c̃ₖ = c₀ + Σ (λₖ + η′ V(πₖ)) cᵢ                                        (eq. tilde-c)
-        return Weights(1.0, lam + self.eta_dual * v)
+        t_k = None if self.inner_steps is None else self.inner_steps(lam)
+        return Weights(1.0, lam + self.eta_dual * v, t_k)
 
     def update(self, lam: Array, v: Array, v_next: Array) -> Array:
         # λₖ₊₁ = max(−η′ V(πₖ₊₁), λₖ + η′ V(πₖ₊₁)): the dual sees the new policy  (eq. dual-update-equation)

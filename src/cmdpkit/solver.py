@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -15,13 +16,15 @@ from cmdpkit.budget import Budget, Callback, Snapshot
 from cmdpkit.certificate import Certificate
 from cmdpkit.checks import Array
 from cmdpkit.columns import ColumnSearch
-from cmdpkit.linprog import least_violation, solve_lp
+from cmdpkit.linprog import least_violation, slater_margin, solve_lp
 from cmdpkit.mdp import minimise
+from cmdpkit.methods import build
 from cmdpkit.model import CMDP
 from cmdpkit.options import check_call, check_options
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.recorder import Recorder
 from cmdpkit.result import History, Result, Status
+from cmdpkit.zero import run_zero
 
 FIRST_ORDER_ITERATIONS = 10_000
 """max_iterations of the first-order methods when none is given."""
@@ -45,8 +48,8 @@ def solve(
 
     Args:
         cmdp: the model.
-        method: "auto" (the certified optimum of any model), "pmd-pd", "npg-pd", "crpo", "npg" (no constraints),
-            "columns" or "lp".
+        method: "auto" (the certified optimum of any model), "pmd-pd", "pmd-pd-zero" (no violation at all), "npg-pd",
+            "crpo", "columns" or "lp"; without constraints also "npg", "pg", "npg-entropy", "pg-entropy".
         tol: relative gap |objective − bound| / max(1, |objective|), and violation of each limit relative to
             max(1, |limit|). With 0.0 a first-order method runs for exactly `max_iterations` macro steps.
         max_iterations: macro steps of a first-order method (default 10,000), or oracle calls of "auto" and "columns".
@@ -56,7 +59,8 @@ def solve(
         callback: called after every iteration; the run stops when it returns True.
         **options: of the first-order methods, in the user's units: `step` (π is multiplied by exp(−step · Q̃); the
             paper's η is step · (1 − γ)), `eta_dual`, `inner_steps` (t_k), `alpha`, `dual_cap` (npg-pd), `tolerance`
-            (crpo), `initial_policy`, `initial_multipliers`.
+            (crpo), `initial_policy`, `initial_multipliers`, `schedule="theory"` (pmd-pd and pmd-pd-zero: the parameters
+            of the theorems for `max_iterations` macro steps), `xi` (pmd-pd-zero: the Slater margin, else computed).
 
     Example:
         >>> import cmdpkit as ck
@@ -81,8 +85,17 @@ def solve(
 
 
 def _solve_first_order(cmdp: CMDP, method: str, tol: float, budget: Budget, options: dict[str, Any]) -> Result:
-    learner, iterates = first_order.build(cmdp, method, options)
-    outcome = first_order.run(cmdp, learner, iterates, budget, tol)
+    note = ""
+    if method == "pmd-pd-zero":
+        xi = options.get("xi") or slater_margin(cmdp)
+        if cmdp.num_constraints and xi <= 1e-9 * float(cmdp.fine_scales[1:].min()):
+            return _without_slater_point(cmdp, xi, tol, budget)
+        outcome, margins = run_zero(cmdp, options, xi, budget, tol)
+        tightened = ", ".join(f"{margin:.3g}" for margin in margins)
+        note = f"The limits were tightened by {tightened} (Slater margin {xi:.6g})."
+    else:
+        learner, iterates = build(cmdp, method, options, budget.max_iterations or 0, tol)
+        outcome = first_order.run(cmdp, learner, iterates, budget, tol)
     recorder = outcome.recorder
     return _result(
         cmdp,
@@ -95,7 +108,17 @@ def _solve_first_order(cmdp: CMDP, method: str, tol: float, budget: Budget, opti
         iterations=len(recorder.rows),
         last_policy=recorder.policy,
         average_policy=recorder.average_policy,
+        note=note,
     )
+
+
+def _without_slater_point(cmdp: CMDP, xi: float, tol: float, budget: Budget) -> Result:
+    """PMD-PD-Zero cannot start: say by how much the limits miss a Slater point; prove it where they cannot be met."""
+    exact = _solve_exactly(cmdp, "auto", tol, Budget(None, budget.time_limit))
+    infeasible = exact.status is Status.INFEASIBLE
+    status = Status.INFEASIBLE if infeasible else Status.NO_SLATER_POINT
+    how_far = f"The best policy misses the limits by {-xi:.6g}." if xi < 0.0 else f"The largest margin is {xi:.3g}."
+    return replace(exact, status=status, method="pmd-pd-zero", message=f"{status.advice} {how_far}")
 
 
 # -- exact methods ---------------------------------------------------------------------------------------------------
@@ -139,7 +162,7 @@ def _seek_neighbourhood(search: ColumnSearch, budget: Budget) -> Array | None:
     cmdp = search.cmdp
     if not cmdp.num_constraints:
         return None
-    learner, iterates = first_order.build(cmdp, "pmd-pd", {})
+    learner, iterates = build(cmdp, "pmd-pd", {}, NEIGHBOURHOOD, 0.0)
     recorder = Recorder(cmdp, learner)
     for iterate in islice(iterates, NEIGHBOURHOOD):
         recorder.add(iterate, budget.elapsed)
@@ -196,7 +219,7 @@ def _solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Result:
         budget,
         "lp",
         iterations=solution.iterations,
-        note=f"HiGHS: {solution.message}",
+        note="" if status is Status.OPTIMAL else f"HiGHS: {solution.message}",
     )
 
 
@@ -230,7 +253,7 @@ def _result(
         iterations=iterations,
         time=budget.elapsed,
         method=method,
-        message=" ".join(part for part in (status.advice, note if status is Status.NUMERICAL_ERROR else "") if part),
+        message=" ".join(part for part in (status.advice, note) if part),
         last_policy=last_policy,
         average_policy=average_policy,
         model=cmdp,

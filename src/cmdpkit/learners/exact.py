@@ -21,15 +21,27 @@ class ExactLearner:
         inner_steps: t_k, natural-gradient steps for each dual update.
         alpha: weight of the KL divergence to the anchor π_k, by default 1/step as in Theorem 1 (there η = (1 − γ)/α).
             It has no effect when inner_steps is 1, where it cancels.
+        fixed_anchor: anchor at this policy for ever, instead of at π_k. With the uniform policy the divergence is the
+            negative entropy, up to a constant: entropy-regularised policy gradient.
+        natural: False takes plain gradient steps in the softmax parameters instead of natural ones.
     """
 
     def __init__(
-        self, cmdp: CMDP, policy: TabularPolicy, step: float = 1.0, inner_steps: int = 1, alpha: float | None = None
+        self,
+        cmdp: CMDP,
+        policy: TabularPolicy,
+        step: float = 1.0,
+        inner_steps: int = 1,
+        alpha: float | None = None,
+        fixed_anchor: TabularPolicy | None = None,
+        natural: bool = True,
     ) -> None:
         self.cmdp = cmdp
         self.step = step
         self.inner_steps = inner_steps
         self.alpha = alpha
+        self.fixed_anchor = fixed_anchor
+        self.natural = natural
         self._tables = cmdp.costs.reshape(-1, cmdp.states, cmdp.actions)
         self.move_to(policy)
 
@@ -52,12 +64,17 @@ class ExactLearner:
 
     def improve(self, weights: Weights) -> int:
         """t_k steps of regularised natural gradient on c̃, anchored at the current policy (eq. npg-entropy)."""
-        anchor = self.policy.log_probabilities
+        anchor = (self.fixed_anchor or self.policy).log_probabilities
         # c̃ = w_0 c_0 + Σ w_i c_i                                                        (eq. tilde-c)
         cost = np.tensordot(np.append(weights.objective, weights.constraints), self._tables, axes=1)
-        for _ in range(self.inner_steps):
+        steps = weights.inner_steps or self.inner_steps
+        for t in range(1, steps + 1):
+            before = self.policy.log_probabilities
             self.move_to(self._regularised_step(cost, anchor))
-        return self.inner_steps
+            # A long inner loop often reaches its fixed point early; further steps would only shuffle the last bits.
+            if 2 < t < steps and _within_rounding(before, self.policy.log_probabilities):
+                break
+        return steps
 
     def _regularised_step(self, cost: Array, anchor: Array) -> TabularPolicy:
         pi, log_pi = self.policy.probabilities, self.policy.log_probabilities
@@ -69,7 +86,11 @@ class ExactLearner:
         # log π' = (1 − step·α) log π − step · Q̃_α − log Z,                            (eq. npg-entropy)
         # Q̃_α = c̃ − α log π_k + γ P Ṽ_α                                                (eq. regu-Q)
         # The terms in α are joined, so that they cancel exactly in the first inner step, where π = π_k.
-        return TabularPolicy.softmax(log_pi - self.step * (cost + ahead + pull))
+        direction = cost + ahead + pull
+        if not self.natural:
+            # ∂Ṽ_α/∂θ(s, a) = x(s) π(a|s) (Q̃(s, a) − Ṽ(s)), with the soft action value Q̃ in `direction`
+            direction = self.occupancy * (direction - values[:, None])
+        return TabularPolicy.softmax(log_pi - self.step * direction)
 
     def lagrangian_values(self, lam: Array) -> tuple[Array, Array]:
         """V (S,) and Q (S, A) of the current policy for the cost c_0 + Σ λ_i c_i."""
@@ -83,3 +104,7 @@ class ExactLearner:
         value = self._system.solve(np.einsum("isa,sa->si", costs, self.policy.probabilities))
         ahead = look_ahead(self.cmdp, value).T.reshape(costs.shape)
         return np.asarray(costs + ahead - value.T[:, :, None])
+
+
+def _within_rounding(one: Array, other: Array) -> bool:
+    return bool(np.abs(one - other).max() <= 4.0 * np.finfo(float).eps * max(1.0, np.abs(other).max()))

@@ -1,0 +1,134 @@
+"""The constants and bounds of the paper's theorems, one function each, with the label of its equation.
+
+They hold in the paper's own form: every cost, with its limit spread over the steps, lies in [−1, 1] (`check_bounded`).
+Gaps and violations are those of the average over the macro steps; logarithms are natural.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from cmdpkit.checks import Array
+from cmdpkit.model import CMDP
+
+
+@dataclass(frozen=True)
+class Theorem1:
+    """Parameters and bounds of Theorem 1 for a model with m constraints and A actions, run for K macro steps."""
+
+    gamma: float
+    constraints: int  # m
+    actions: int
+    macro_steps: int  # K
+    eta_dual: float = 1.0  # η′ in (0, 1]
+
+    @property
+    def alpha(self) -> float:
+        # α = 2 γ² m η′ / (1 − γ)³
+        return 2.0 * self.gamma**2 * self.constraints * self.eta_dual / (1.0 - self.gamma) ** 3
+
+    @property
+    def eta(self) -> float:
+        # η = (1 − γ) / α
+        return (1.0 - self.gamma) / self.alpha
+
+    @property
+    def step(self) -> float:
+        """The effective step η / (1 − γ) = 1/α."""
+        return 1.0 / self.alpha
+
+    def inner_constant(self, lam: Array) -> float:
+        # C_k = 2γ ((1 + Σ λ_k,i) / (1 − γ) + m η′ / (1 − γ)²)
+        rest = 1.0 - self.gamma
+        return float(2.0 * self.gamma * ((1.0 + lam.sum()) / rest + self.constraints * self.eta_dual / rest**2))
+
+    def inner_steps(self, lam: Array) -> int:
+        # t_k = ⌈max(log(3 K C_k) / (η α), 1)⌉ with η α = 1 − γ
+        return math.ceil(max(math.log(3.0 * self.macro_steps * self.inner_constant(lam)) / (1.0 - self.gamma), 1.0))
+
+    @property
+    def _start(self) -> float:
+        # α log|A| / (1 − γ) + 1 + 2 / (3 (1 − γ)): what the first policy may cost in all
+        rest = 1.0 - self.gamma
+        return self.alpha * math.log(self.actions) / rest + 1.0 + 2.0 / (3.0 * rest)
+
+    def gap_bound(self, macro_steps: int | Array | None = None) -> float | Array:
+        # (1/K) (α log|A| / (1 − γ) + 1 + 2 / (3 (1 − γ)))                                    (eq. opt-gap)
+        return self._start / (self.macro_steps if macro_steps is None else macro_steps)
+
+    def violation_bound(self, optimal_multipliers: Array, macro_steps: int | Array | None = None) -> float | Array:
+        # (1/K) (‖λ*‖/η′ + sqrt(‖λ*‖²/η′² + 2α log|A| / ((1−γ)η′) + (2/η′)(1 + 2/(3(1−γ))) + 2m/(1−γ)²))   (eq. con-vio)
+        return self._violations(float(np.linalg.norm(optimal_multipliers))) / (
+            self.macro_steps if macro_steps is None else macro_steps
+        )
+
+    def _violations(self, norm: float) -> float:
+        ratio = norm / self.eta_dual
+        inside = ratio**2 + 2.0 * self._start / self.eta_dual + 2.0 * self.constraints / (1.0 - self.gamma) ** 2
+        return ratio + math.sqrt(inside)
+
+    def multiplier_bound(self, optimal_multipliers: Array) -> float:
+        # ‖λ_k‖ ≤ ‖λ*‖ + sqrt(‖λ*‖² + 2η′ (α log|A|/(1−γ) + 1 + 2/(3(1−γ)) + mη′/(1−γ)²))      (eq. bound_lambda)
+        norm = float(np.linalg.norm(optimal_multipliers))
+        more = self._start + self.constraints * self.eta_dual / (1.0 - self.gamma) ** 2
+        return norm + math.sqrt(norm**2 + 2.0 * self.eta_dual * more)
+
+    def c_star(self, optimal_multipliers: Array) -> float:
+        # C* = 6eγ ((1 + √m ‖λ‖_max) / (1 − γ) + m η′ / (1 − γ)²), a bound on 3e C_k                   (eq. C_*)
+        largest = math.sqrt(self.constraints) * self.multiplier_bound(optimal_multipliers)
+        return 3.0 * math.e * self.inner_constant(np.array([largest]))
+
+    def total_steps_bound(self, optimal_multipliers: Array) -> float:
+        # T = Σ t_k ≤ (K log K + K log C*) / (1 − γ)                                          (Corollary 1)
+        return self.macro_steps * math.log(self.macro_steps * self.c_star(optimal_multipliers)) / (1.0 - self.gamma)
+
+    def rate(self, total_steps: float, optimal_multipliers: Array) -> float:
+        # 1/K ≤ log(C* T) / ((1 − γ) T): how Corollary 1 turns macro steps into gradient steps
+        return math.log(self.c_star(optimal_multipliers) * total_steps) / ((1.0 - self.gamma) * total_steps)
+
+    # -- Theorem 2: zero violation ------------------------------------------------------------------------------
+
+    def pessimism(self, xi: float) -> float:
+        """b of Theorem 2: the limits are tightened by δ = b/K, for any K ≥ 2b/ξ."""
+        # b = 4/(ξ(1−γ)η′) + sqrt(16/(ξ²(1−γ)²η′²) + 2α log|A|/((1−γ)η′) + (2/η′)(1 + 2/(3(1−γ))) + 2m/(1−γ)²)
+        # (eq. c_delta): the violations of Theorem 1, for the ‖λ*‖ ≤ 4/(ξ(1−γ)) of the tightened problem
+        return self._violations(4.0 / (xi * (1.0 - self.gamma)))
+
+    def zero_gap_bound(self, xi: float, macro_steps: int | None = None) -> float:
+        # the bound of Theorem 1 plus 2b / (K ξ (1 − γ)): the price of zero violation
+        price = 2.0 * self.pessimism(xi) / (xi * (1.0 - self.gamma))
+        return (self._start + price) / (self.macro_steps if macro_steps is None else macro_steps)
+
+
+def multiplier_norm_bound(xi: float, gamma: float) -> float:
+    """‖λ*‖ ≤ ‖λ*‖₁ ≤ 2 / (ξ (1 − γ)) (Lemma upper-dual)."""
+    return 2.0 / (xi * (1.0 - gamma))
+
+
+def theorem_1(cmdp: CMDP, macro_steps: int, eta_dual: float = 1.0) -> Theorem1:
+    """Theorem 1 for a model, refused where the theorem does not hold."""
+    check_bounded(cmdp)
+    if cmdp.num_constraints == 0 or cmdp.gamma == 0.0:
+        raise ValueError(
+            "the theorems need at least one constraint and gamma > 0: otherwise alpha is 0 and eta infinite"
+        )
+    if not 0.0 < eta_dual <= 1.0:
+        raise ValueError(f"the theorems need eta_dual in (0, 1], got {eta_dual}")
+    if macro_steps < 1:
+        raise ValueError(f"the theorems need max_iterations of at least 1, got {macro_steps}")
+    return Theorem1(cmdp.gamma, cmdp.num_constraints, cmdp.actions, macro_steps, eta_dual)
+
+
+def check_bounded(cmdp: CMDP) -> None:
+    """The paper's form: |c_0| ≤ 1, and |c_i| ≤ 1 once the limit is spread over all steps, c_i − (1 − γ) limit_i."""
+    spread = np.append(0.0, (1.0 - cmdp.gamma) * cmdp.offsets)
+    largest = np.abs(cmdp.costs - spread[:, None]).max(axis=1)
+    if largest.max() > 1.0 + 1e-12:
+        i = int(largest.argmax())
+        what = "the objective" if i == 0 else f"constraint {cmdp.names[i - 1]!r} less its limit per step"
+        raise ValueError(
+            f"the theorems need costs of size at most 1, and {what} reaches {largest[i]:.6g}; divide it by that number"
+        )
