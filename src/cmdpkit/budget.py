@@ -1,9 +1,12 @@
-"""Budgets: when to give up, and who is told of the progress."""
+"""Budgets: when to stop, and who is told of the progress."""
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,13 +30,14 @@ class Snapshot:
     def __str__(self) -> str:
         parts = [f"objective {self.objective:.6g}"] if np.isfinite(self.objective) else []
         parts += [f"bound {self.bound:.6g}"] if np.isfinite(self.bound) else []
-        return "  ".join([*parts, f"violation {self.violation:.1e}"])
+        parts += [f"violation {self.violation:.1e}"] if np.isfinite(self.violation) else []
+        return "  ".join(parts)
 
 
 Callback = Callable[[Snapshot], Any]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Budget:
     """Limits of a run. `watch` hears of every iteration and stops the run by returning True."""
 
@@ -41,21 +45,47 @@ class Budget:
     time_limit: float | None = None
     watch: Callback | None = None
     started: float = field(default_factory=time.perf_counter)
+    interrupted: bool = False  # Ctrl-C was pressed, or the watcher asked to stop
 
     @property
     def elapsed(self) -> float:
         return time.perf_counter() - self.started
 
-    def tell(self, news: Snapshot) -> Status | None:
-        """Tell the watcher, if there is one; INTERRUPTED when it asks to stop."""
-        if self.watch is not None and self.watch(news) is True:
-            return Status.INTERRUPTED
-        return None
+    def tell(self, news: Snapshot) -> None:
+        """Tell the watcher, if there is one."""
+        if self.watch is not None and isinstance(stop := self.watch(news), (bool, np.bool_)) and stop:
+            self.interrupted = True
+
+    def exhausted(self) -> bool:
+        """Time is up, or somebody wants to stop: long work should end at its next safe point."""
+        return self.interrupted or (self.time_limit is not None and self.elapsed >= self.time_limit)
 
     def spent(self, iterations: int) -> Status | None:
         """The status that ends the run now, if any."""
+        if self.interrupted:
+            return Status.INTERRUPTED
         if self.max_iterations is not None and iterations >= self.max_iterations:
             return Status.ITERATION_LIMIT
-        if self.time_limit is not None and self.elapsed >= self.time_limit:
-            return Status.TIME_LIMIT
-        return None
+        return Status.TIME_LIMIT if self.exhausted() else None
+
+    @contextlib.contextmanager
+    def catching_ctrl_c(self) -> Iterator[None]:
+        """Ctrl-C asks the run to stop at its next safe point, so that a valid result is left; a second one insists.
+
+        Only in the main thread and where nobody else has taken the signal.
+        """
+        ours = threading.current_thread() is threading.main_thread()
+        if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+
+        def stop(*_: Any) -> None:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            self.interrupted = True
+
+        signal.signal(signal.SIGINT, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

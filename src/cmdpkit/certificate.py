@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cmdpkit.checks import Array, as_floats
+from cmdpkit.checks import Array, check_multipliers
 from cmdpkit.columns import ColumnSearch
 from cmdpkit.evaluation.system import PolicySystem, look_ahead
 from cmdpkit.mdp import longest_row, minimise
@@ -15,12 +15,12 @@ from cmdpkit.model import CMDP, check_model
 from cmdpkit.policy import TabularPolicy, as_policy
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Certificate:
     """A proof about one policy, in the user's sense and units.
 
-    Every number is rigorous: `bound` is no better than the true optimum, and `gap` and `violation` include the
-    largest rounding error that the evaluation of the policy can have made (`accuracy`).
+    `bound`, `gap` and `violation` are rigorous: the bound is no better than the true optimum, and gap and violation
+    include the largest rounding error that the evaluation of the policy can have made (`accuracy`).
     """
 
     objective: float  # of the policy
@@ -113,7 +113,7 @@ def build(cmdp: CMDP, policy: TabularPolicy, multipliers: Array, bound: float) -
         gap=float(gap),
         violation=float((excess / cmdp.tolerance_scales).max(initial=0.0)),
         constraint_values=cmdp.user_constraint_values(v),
-        violations=np.maximum(v, 0.0),
+        violations=cmdp.violations(v),
         multipliers=multipliers,
         accuracy=float((errors / np.append(max(1.0, abs(v_0)), cmdp.tolerance_scales)).max()),
     )
@@ -123,15 +123,6 @@ def build_infeasible(cmdp: CMDP, policy: TabularPolicy, farkas: Array, margin: f
     """The certificate of any policy on a model whose limits cannot be met."""
     plain = build(cmdp, policy, np.zeros(cmdp.num_constraints), np.inf)
     return replace(plain, infeasibility=farkas, infeasibility_margin=margin)
-
-
-def check_multipliers(multipliers: Any, m: int, name: str) -> Array:
-    lam = np.atleast_1d(as_floats(multipliers, name))
-    if lam.shape != (m,):
-        raise ValueError(f"{name} have shape {lam.shape}; the model has {m} constraints, so they need shape ({m},)")
-    if not np.isfinite(lam).all() or (lam < 0.0).any():
-        raise ValueError(f"{name} must be finite and not negative, got {lam}")
-    return lam
 
 
 def values_with_errors(cmdp: CMDP, policy: TabularPolicy) -> tuple[Array, Array]:

@@ -50,6 +50,8 @@ def as_floats(values: Any, name: str) -> Array:
         raise ValueError(f"{name} is not a rectangular array: {error}") from error
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must hold real numbers, not dtype {array.dtype}")
+    if np.ma.isMaskedArray(values):
+        raise TypeError(f"{name} is a masked array; fill its gaps first, as in {name}.filled(0.0)")
     return np.array(array, dtype=np.float64, order="C")  # a copy: later changes by the user cannot reach the model
 
 
@@ -120,7 +122,7 @@ def check_rows(transitions: Any, actions: int, gamma: float) -> tuple[float, flo
     if off[worst] > ROW_SUM_TOLERANCE:
         raise ValueError(
             f"the probabilities of state {worst // actions}, action {worst % actions} sum to {sums[worst]:.12g}, not 1 "
-            f"({(off > ROW_SUM_TOLERANCE).sum()} of {sums.size} rows are off); divide each row by its sum"
+            f"({(off > ROW_SUM_TOLERANCE).sum()} of {sums.size} rows are off); divide each row by its sum, in float64"
         )
     if gamma * sums.max() >= 1.0:
         raise ValueError(
@@ -156,3 +158,12 @@ def check_initial(initial: Any, states: int) -> Array:
     if abs(total - 1.0) > ROW_SUM_TOLERANCE:
         raise ValueError(f"initial sums to {total:.12g}, not 1; divide it by its sum if that is rounding")
     return freeze(distribution)
+
+
+def check_multipliers(multipliers: Any, m: int, name: str) -> Array:
+    lam = np.atleast_1d(as_floats(multipliers, name))
+    if lam.shape != (m,):
+        raise ValueError(f"{name} have shape {lam.shape}; the model has {m} constraints, so they need shape ({m},)")
+    if not np.isfinite(lam).all() or (lam < 0.0).any():
+        raise ValueError(f"{name} must be finite and not negative, got {lam}")
+    return lam

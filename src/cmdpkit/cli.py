@@ -35,18 +35,25 @@ def cli() -> None:
     """
 
 
-@cli.command()
+@cli.command(short_help="Solve a model and prove the answer.")
 @click.argument("model")
-@click.option("--method", default="auto", show_default=True, type=click.Choice(METHODS), help="How to solve it.")
+@click.option(
+    "--method",
+    default="auto",
+    show_default=True,
+    type=click.Choice(METHODS),
+    metavar="METHOD",
+    help=f"How to solve it: {', '.join(METHODS)}.",
+)
 @click.option("--tol", default=1e-6, show_default=True, help="Relative gap and violation to prove.")
 @click.option("--max-iterations", type=int, help="Macro steps, or oracle calls of auto and columns.")
 @click.option("--time-limit", type=float, metavar="SECONDS", help="Stop after this long, with the best policy so far.")
 @click.option("--step", type=float, help="First-order methods: the policy is multiplied by exp(-step * Q).")
 @click.option("--eta-dual", type=float, help="pmd-pd, npg-pd: the dual step.")
-@click.option("--inner-steps", type=int, help="Policy steps for each dual update.")
-@click.option("--alpha", type=float, help="Weight of the KL divergence to the anchor policy.")
+@click.option("--inner-steps", type=int, help="First-order methods: policy steps for each dual update.")
+@click.option("--alpha", type=float, help="First-order methods: weight of the KL divergence to the anchor policy.")
 @click.option("--dual-cap", type=float, help="npg-pd: largest multiplier.")
-@click.option("--tolerance", type=float, help="crpo: safety margin below which a limit counts as violated.")
+@click.option("--tolerance", type=float, help="crpo: a limit counts as violated while it is this close.")
 @click.option("--schedule", type=click.Choice(["theory"]), help="pmd-pd, pmd-pd-zero: the parameters of the theorems.")
 @click.option("--xi", type=float, help="pmd-pd-zero: the Slater margin, computed when it is not given.")
 @click.option(
@@ -61,6 +68,11 @@ def solve(model: str, method: str, tol: float, out: str | None, as_json: bool, *
     settings = {name: value for name, value in settings.items() if value is not None}
     if out is not None:
         _check_folder(out)
+        if Path(out).suffix == ".json":
+            raise ValueError(f"--out {out} is where the policy goes (.npz); the result is written beside it as .json")
+        for target in (Path(out), _beside(out)):
+            if target.exists() and Path(model).exists() and target.samefile(model):
+                raise ValueError(f"--out {out} would overwrite the model {model}; choose another name")
     result = run(_model(model), method, tol, progress=sys.stderr.isatty(), **settings)
     if out is not None:
         result.policy.save(out)
@@ -74,7 +86,7 @@ def solve(model: str, method: str, tol: float, out: str | None, as_json: bool, *
     sys.exit(_exit_code(result.status))
 
 
-@cli.command()
+@cli.command(short_help="Prove how good and how safe a policy is.")
 @click.argument("model")
 @click.argument("policy", type=click.Path(dir_okay=False))
 @click.option("--tol", default=1e-6, show_default=True, help="What counts as optimal and feasible (exit code 0).")
@@ -82,10 +94,11 @@ def solve(model: str, method: str, tol: float, out: str | None, as_json: bool, *
 def certify(model: str, policy: str, tol: float, as_json: bool) -> None:
     """Prove how good and how safe POLICY (a file written by policy.save) is for MODEL."""
     from cmdpkit.certificate import certify as prove
+    from cmdpkit.checks import check_number
     from cmdpkit.policy import TabularPolicy
     from cmdpkit.report import certificate_report
 
-    if not tol >= 0.0:
+    if check_number(tol, "tol") < 0.0:
         raise ValueError(f"tol must not be negative, got {tol}")
     cmdp = _model(model)
     certificate = prove(cmdp, TabularPolicy.load(policy))
@@ -109,7 +122,7 @@ def certify(model: str, policy: str, tol: float, as_json: bool) -> None:
     sys.exit(INFEASIBLE if certificate.infeasibility is not None else DONE if optimal else LIMIT_REACHED)
 
 
-@cli.command()
+@cli.command(short_help="List the built-in problems, or write one to a file.")
 @click.argument("name", required=False)
 @click.option("--out", type=click.Path(dir_okay=False), help="Write the model to this file (.npz).")
 @click.option(
@@ -118,7 +131,6 @@ def certify(model: str, policy: str, tol: float, as_json: bool) -> None:
 @JSON
 def problems(name: str | None, out: str | None, settings: tuple[str, ...], as_json: bool) -> None:
     """List the built-in problems; or describe one, or write it to a file."""
-    from cmdpkit.problems import CATALOGUE
 
     if name is None:
         if out is not None or settings:
@@ -134,9 +146,26 @@ def problems(name: str | None, out: str | None, settings: tuple[str, ...], as_js
     elif out is not None:
         click.echo(f"{cmdp!r} saved to {out}")
     else:
-        from inspect import getdoc, signature
+        _describe(name, cmdp)
 
-        click.echo(f"{name}{str(signature(CATALOGUE[name])).split(' -> ')[0]}\n\n{getdoc(CATALOGUE[name])}\n\n{cmdp!r}")
+
+@cli.command(short_help="Reproduce the paper's tabular experiments.")
+@click.argument("names", nargs=-1)
+@click.option(
+    "--out", default="out/results", show_default=True, type=click.Path(file_okay=False), help="Where to write."
+)
+@click.option("--seeds", default=30, show_default=True, help="How many random instances.")
+@click.option("--quick", is_flag=True, help="A minute's run that only shows that everything works.")
+def reproduce(names: tuple[str, ...], out: str, seeds: int, quick: bool) -> None:
+    """Reproduce the paper's tabular experiments: NAMES from fig1, fig2, table1, zero, theory, or all."""
+    from cmdpkit.experiments.reproduce import page_of, table
+    from cmdpkit.experiments.reproduce import reproduce as run
+    from cmdpkit.report import tracker
+
+    with tracker() as track:
+        sections = run(names, Path(out), seeds, quick, track)
+    _print(table(sections))
+    click.echo(f"data and figures are in {out}, the page with all verdicts is {page_of(Path(out))}")
 
 
 def _list_problems(as_json: bool) -> None:
@@ -146,10 +175,29 @@ def _list_problems(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(lines, indent=2))
         return
-    width = max(map(len, lines))
+    from textwrap import fill
+
+    width = max(map(len, lines)) + 2
     for name, line in lines.items():
-        click.echo(f"{name:<{width}}  {line}")
+        click.echo(fill(f"{name:<{width}}{line}", width=79, subsequent_indent=" " * width))
     click.echo("\nsolve one with `cmdpkit solve NAME`, read about it with `cmdpkit problems NAME`")
+
+
+def _describe(name: str, cmdp: CMDP) -> None:
+    from inspect import getdoc, signature
+    from textwrap import fill
+
+    from cmdpkit.problems import CATALOGUE
+
+    make = CATALOGUE[name]
+    settings = ", ".join(f"{p.name}={p.default!r}" for p in signature(make).parameters.values())
+    click.echo(fill(f"{name}({settings})", width=79, subsequent_indent="    ") + "\n")
+    for paragraph in (getdoc(make) or "").split("\n\n"):
+        if paragraph.startswith("Example"):
+            break
+        indented = paragraph.splitlines()[-1].startswith(" ")
+        click.echo((paragraph if indented else fill(paragraph, width=79)) + "\n")
+    click.echo(repr(cmdp))
 
 
 def _model(name: str) -> CMDP:
@@ -157,7 +205,7 @@ def _model(name: str) -> CMDP:
     from cmdpkit.model import CMDP
     from cmdpkit.problems import CATALOGUE
 
-    if name in CATALOGUE and not Path(name).exists():
+    if name in CATALOGUE and not Path(name).is_file():
         return _built_in(name, {})
     if not Path(name).exists():
         raise FileNotFoundError(f"no such file: {name}; it is not a built-in problem either ({', '.join(CATALOGUE)})")
@@ -185,7 +233,7 @@ def _setting(text: str) -> tuple[str, Any]:
     key, _, value = text.partition("=")
     try:
         return key, literal_eval(value)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError):
         raise ValueError(f"--set {text!r} must be KEY=VALUE with a number, a tuple or a quoted text") from None
 
 
@@ -195,34 +243,44 @@ def _beside(out: str) -> Path:
 
 def _check_folder(out: str) -> None:
     """Before any work: a long run must not end with nowhere to write."""
+    from tempfile import TemporaryFile
+
     folder = Path(out).resolve().parent
     if not folder.is_dir():
         raise FileNotFoundError(f"cannot write {out}: the folder {folder} does not exist")
+    try:
+        TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise OSError(f"cannot write {out}: the folder {folder} is not writable ({error.strerror})") from None
 
 
 def _exit_code(status: Status) -> int:
     from cmdpkit.result import Status
 
-    codes = {Status.OPTIMAL: DONE, Status.INFEASIBLE: INFEASIBLE, Status.NO_SLATER_POINT: INFEASIBLE}
-    return codes.get(status, LIMIT_REACHED)
+    return {Status.OPTIMAL: DONE, Status.INFEASIBLE: INFEASIBLE}.get(status, LIMIT_REACHED)
 
 
 def _print(report: Any) -> None:
     from rich.console import Console
 
-    Console(highlight=False, soft_wrap=True).print(report)
+    console = Console(highlight=False)
+    # A narrow terminal may break the lines, but no digit may be cut off.
+    Console(highlight=False, width=max(console.width, 80)).print(report)
 
 
 def main() -> None:
     """Run the command line; what the user did wrong ends in one line on stderr, never in a traceback."""
     try:
-        cli(standalone_mode=False)
+        cli(prog_name="cmdpkit", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(BAD_INPUT)
     except (click.Abort, KeyboardInterrupt):
         click.echo("stopped", err=True)
         sys.exit(LIMIT_REACHED)
+    except MemoryError as error:
+        click.echo(f"Error: not enough memory for this model ({error})", err=True)
+        sys.exit(BAD_INPUT)
     except (ValueError, TypeError, OSError) as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(BAD_INPUT)

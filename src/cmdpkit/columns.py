@@ -22,7 +22,7 @@ import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.system import PolicySystem
-from cmdpkit.mdp import Minimum, minimise
+from cmdpkit.mdp import Minimum, Stop, minimise, never
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 
@@ -42,6 +42,8 @@ class ColumnSearch:
     """Columns and bounds found so far; `steps()` improves them one oracle call at a time."""
 
     cmdp: CMDP
+    tol: float = 0.0  # relative violation that is allowed where the limits touch what is possible
+    stop: Stop = never
     columns: list[Any] = field(default_factory=list)  # (S,) choices or (S, A) probabilities
     values: list[Array] = field(default_factory=list)  # V_0..V_m of each
     multipliers: Array = field(init=False)  # the best found: largest G(λ)
@@ -50,14 +52,14 @@ class ColumnSearch:
     upper: float = np.inf  # its V_0
     farkas: Array | None = None  # proof of infeasibility
     farkas_margin: float = 0.0
-    relaxation: float = 0.0  # scaled; positive only where the limits can be met no better than to rounding
+    relaxation: Array = field(init=False)  # scaled; positive only where the limits are met no better than to rounding
     oracle_calls: int = 0
-    evaluations: int = 0
     stuck: bool = False  # no column improves the mixture any more, within rounding
 
     def __post_init__(self) -> None:
         cmdp = self.cmdp
         self.multipliers = np.zeros(cmdp.num_constraints)
+        self.relaxation = np.zeros(cmdp.num_constraints)
         # Rows of the master are scaled by what a policy can change in them at most.
         magnitude = np.abs(cmdp.costs).max(axis=1) / (1.0 - cmdp.gamma)
         spans = cmdp.spans / (1.0 - cmdp.gamma)
@@ -78,10 +80,9 @@ class ColumnSearch:
 
     def _ask(self, weights: Array) -> Minimum:
         """The oracle: min_π w·V(π), warm-started from its last answer."""
-        answer = minimise(self.cmdp, weights, self._choice)
+        answer = minimise(self.cmdp, weights, self._choice, self.stop)
         self._choice = answer.choice
         self.oracle_calls += 1
-        self.evaluations += answer.evaluations
         return answer
 
     def ask_bound(self, multipliers: Array) -> bool:
@@ -94,20 +95,22 @@ class ColumnSearch:
     # -- the two phases -----------------------------------------------------------------------------------------
 
     def steps(self, start: Array | None = None) -> Iterator[ColumnSearch]:
-        """Improve until nothing can be improved, yielding after every oracle call."""
+        """Improve until nothing can be improved, yielding after every oracle call.
+
+        `stuck` says that the answer is as good as it gets; whoever still goes on is given relaxed limits.
+        """
         self.ask_bound(self.multipliers if start is None else start)
+        feasible = self._price()
+        self.stuck = not self.cmdp.num_constraints
         yield self
-        if not self.cmdp.num_constraints:
-            self._price()
-            self.stuck = True
-            yield self
+        if self.stuck:
             return
-        if not self._price():
+        if not feasible:
             yield from self._seek_feasible()
             # The master may miss by its own tolerance what the game has just shown; then there is no answer to give.
             self.stuck = self.farkas is None and not self._price()
             yield self
-            if self.farkas is not None or self.stuck:
+            if self.farkas is not None or (self.stuck and not self._relax()):
                 return
         while True:
             assert self.mixture is not None
@@ -120,9 +123,21 @@ class ColumnSearch:
             if fresh:
                 self._price()
             self.stuck = not fresh or self.upper - self.bound <= 1e-13 * self.scales[0]
+            if (
+                not fresh and self.multipliers.any()
+            ):  # where all limits are slack, rounding may have hidden that 0 is best
+                self.ask_bound(np.zeros_like(prices))
             yield self
-            if self.stuck:
+            if self.stuck and not self._relax():
                 return
+
+    def _relax(self) -> bool:
+        """Limits that are met only up to rounding may hide the answer: allow half of `tol` in each, once."""
+        if self.tol == 0.0 or self.relaxation.any():
+            return False
+        self.relaxation = 0.5 * self.tol * self.cmdp.fine_scales[1:] / self.scales[1:]
+        self.stuck = not self._price()
+        return not self.stuck
 
     def _price(self) -> bool:
         """Solve the master; False when the columns found so far cannot meet the limits."""
@@ -147,10 +162,19 @@ class ColumnSearch:
                 self.farkas, self.farkas_margin = y / y.sum(), answer.bound / y.sum()
                 return
             if not fresh or float(y @ answer.values[1:]) >= worst - 1e-13:
-                # Neither met nor refuted: the limits touch what is possible, up to rounding.
-                self.relaxation = worst
+                self._settle(worst)
                 return
             yield self
+
+    def _settle(self, worst: float) -> None:
+        """Neither met nor refuted together: a single limit may be refuted, else they touch what is possible."""
+        for i, single in enumerate(np.eye(self.cmdp.num_constraints)):
+            answer = self._ask(np.append(0.0, single))
+            self.add(answer.choice, answer.values)
+            if answer.bound > 0.0:
+                self.farkas, self.farkas_margin = np.eye(len(single))[i], answer.bound
+                return
+        self.relaxation = np.full(self.cmdp.num_constraints, worst)
 
     def _scaled_rows(self) -> Array:
         return np.array(self.values).T[1:] / self.scales[1:, None]
@@ -164,8 +188,7 @@ class ColumnSearch:
         """
         if not self.columns:
             return TabularPolicy.uniform(self.cmdp.states, self.cmdp.actions)
-        mixture = self.mixture or _least_violation(self._scaled_rows())[1]
-        weights = mixture.weights
+        weights = (self.mixture or _least_violation(self._scaled_rows())[1]).weights
         states, actions = self.cmdp.states, self.cmdp.actions
         fallback = np.full((states, actions), 1.0 / actions) if self._choice is None else np.eye(actions)[self._choice]
         occupancy = np.zeros((states, actions))
@@ -177,12 +200,12 @@ class ColumnSearch:
         return TabularPolicy.from_occupancy(occupancy, fallback)
 
 
-def _solve_master(objective: Array, rows: Array, relaxation: float) -> Mixture | None:
+def _solve_master(objective: Array, rows: Array, relaxation: Array) -> Mixture | None:
     """The best mixture of the columns, or None when no mixture meets the limits."""
     m, n = rows.shape
     if m == 0:
         return Mixture(np.eye(n)[objective.argmin()], np.zeros(0))
-    answer = _linprog(objective, rows, np.full(m, relaxation), np.ones(n), (0.0, None))
+    answer = _linprog(objective, rows, relaxation, np.ones(n), (0.0, None))
     return None if answer is None else Mixture(*answer)
 
 
@@ -193,7 +216,9 @@ def _least_violation(rows: Array) -> tuple[float, Mixture]:
     bounds = [(0.0, None)] * n + [(None, None)]
     extended = np.hstack([rows, -np.ones((m, 1))])
     answer = _linprog(np.append(np.zeros(n), 1.0), extended, np.zeros(m), np.append(np.ones(n), 0.0), bounds)
-    assert answer is not None  # a game always has a value
+    if answer is None or answer[1].sum() == 0.0:  # a game always has a value; only the LP solver can fail
+        j = int(rows.max(axis=0).argmin())
+        return float(rows[:, j].max()), Mixture(np.eye(n)[j], np.eye(m)[rows[:, j].argmax()])
     weights, y = answer
     return float((rows @ weights[:n]).max()), Mixture(weights[:n], y / y.sum())
 

@@ -60,9 +60,10 @@ def load_arrays(path: PathLike, kind: str) -> dict[str, Any]:
         if strange is not None:
             raise ValueError(f"its entry {strange!r} is not an array")
     except (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(
-            f"{path} is not a readable cmdpkit file ({error}); was it damaged or made elsewhere?"
-        ) from error
+        # NumPy advises to allow pickles for any stray file; that advice must not be passed on.
+        reason = "it is not an .npz archive of plain arrays" if "pickle" in str(error) else error
+        message = f"{path} is not a readable cmdpkit file ({reason}); was it damaged or made elsewhere?"
+        raise ValueError(message) from error
     found = str(arrays["kind"]) if "kind" in arrays else None
     if found != kind:
         what = f"holds {found!r}" if found else "was not written by cmdpkit"

@@ -12,7 +12,7 @@ from cmdpkit.budget import Budget, Snapshot
 from cmdpkit.certificate import Certificate
 from cmdpkit.checks import Array
 from cmdpkit.learners.exact import ExactLearner
-from cmdpkit.mdp import minimise
+from cmdpkit.mdp import Stop, minimise
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.primal_dual import Iterate
@@ -23,8 +23,9 @@ from cmdpkit.result import Status
 class Prover:
     """Looks for a certificate now and then: at every tenth part of the run, and only when a policy is near enough."""
 
-    def __init__(self, cmdp: CMDP, recorder: Recorder, tol: float, allowed_violation: float) -> None:
+    def __init__(self, cmdp: CMDP, recorder: Recorder, tol: float, allowed_violation: float, stop: Stop) -> None:
         self.cmdp, self.recorder, self.tol, self.allowed_violation = cmdp, recorder, tol, allowed_violation
+        self.stop = stop
         self.next_check = 10
         self.next_refutation = 100
         self.bound = -np.inf
@@ -67,7 +68,7 @@ class Prover:
         """Ask for G(λ) at the candidate multipliers and keep the best."""
         choice = self.recorder.policy.log_probabilities.argmax(axis=1)
         for lam in self.recorder.candidate_multipliers() or [self.multipliers]:
-            bound = minimise(self.cmdp, np.append(1.0, lam), choice).bound
+            bound = minimise(self.cmdp, np.append(1.0, lam), choice, self.stop).bound
             if bound > self.bound:
                 self.bound, self.multipliers = bound, lam
 
@@ -79,8 +80,8 @@ class Prover:
         return Snapshot(
             iteration=iterate.k,
             objective=cmdp.user_objective(iterate.objective),
-            violation=float((np.maximum(iterate.v, 0.0) / cmdp.tolerance_scales).max(initial=0.0)),
-            bound=cmdp.user_objective(self.bound),
+            violation=float((cmdp.violations(iterate.v) / cmdp.tolerance_scales).max(initial=0.0)),
+            bound=float(cmdp.user_objective(self.bound)),
             multipliers=iterate.multipliers,
             time=elapsed,
         )
@@ -89,7 +90,7 @@ class Prover:
         """When multipliers run away, their direction is a candidate for a proof that the limits cannot be met."""
         for y in (self.recorder.last_weights[1:], self.recorder.weights[1:]):
             if y.min() >= 0.0 and y.sum() > 0.0:
-                margin = minimise(self.cmdp, np.append(0.0, y / y.sum())).bound
+                margin = minimise(self.cmdp, np.append(0.0, y / y.sum()), stop=self.stop).bound
                 if margin > 0.0:
                     return proof.build_infeasible(self.cmdp, self.recorder.policy, y / y.sum(), margin)
         return None
@@ -126,28 +127,23 @@ def run(
     """
     allowed = tol if allowed_violation is None else allowed_violation
     recorder = Recorder(cmdp, learner)
-    prover = Prover(cmdp, recorder, tol, allowed)
+    prover = Prover(cmdp, recorder, tol, allowed, budget.exhausted)
     status = budget.spent(0)
-    try:
-        while status is None:
-            iterate = next(iterates)
-            recorder.add(iterate, budget.elapsed)
-            found = prover.found(iterate.k)
-            if found is not None:
-                status = Status.INFEASIBLE if found.infeasibility is not None else Status.OPTIMAL
-                if status is Status.INFEASIBLE:
-                    return Outcome(status, recorder.policy, found, recorder)
-            else:
-                stop = budget.tell(prover.snapshot(iterate, budget.elapsed)) if budget.watch else None
-                status = stop or budget.spent(iterate.k)
-    except KeyboardInterrupt:
-        status = Status.INTERRUPTED
+    while status is None:
+        iterate = next(iterates)
+        recorder.add(iterate, budget.elapsed)
+        found = prover.found(iterate.k)
+        if found is not None and found.infeasibility is not None:
+            return Outcome(Status.INFEASIBLE, recorder.policy, found, recorder)
+        if budget.watch is not None:
+            budget.tell(prover.snapshot(iterate, budget.elapsed))
+        status = budget.spent(iterate.k) if found is None else Status.OPTIMAL
     prover.improve_bound()
     policies = [recorder.policy, recorder.average_policy]
     certificates = [proof.build(cmdp, policy, prover.multipliers, prover.bound) for policy in policies]
-    # The policy to use is the one that is proved optimal to the smaller tolerance, among those that are safe enough.
+    # The policy to use: safe enough if there is such a one, then the one proved optimal to the smaller tolerance.
     merits = [(not c.feasible(allowed), max(c.gap, c.violation)) for c in certificates]
-    best = merits.index(min(merits)) if allowed_violation is not None else min(range(2), key=lambda i: merits[i][1])
+    best = merits.index(min(merits))
     if certificates[best].optimal(tol) and certificates[best].feasible(allowed):
         status = Status.OPTIMAL
     return Outcome(status, policies[best], certificates[best], recorder)

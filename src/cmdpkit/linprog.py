@@ -30,18 +30,21 @@ class LPSolution:
     multipliers: Array | None = None
     message: str = ""
     iterations: int = 0
-    timed_out: bool = False
+    out_of_budget: bool = False
 
 
-def solve_lp(cmdp: CMDP, time_limit: float | None = None) -> LPSolution:
+def solve_lp(cmdp: CMDP, time_limit: float | None = None, max_iterations: int | None = None) -> LPSolution:
     """The optimal policy and multipliers of the constrained problem."""
     scales = _scales(cmdp)
     rows = cmdp.costs[1:] / scales[1:, None]
-    answer = _highs(cmdp, cmdp.costs[0] / scales[0], rows, cmdp.offsets / scales[1:], time_limit=time_limit)
+    limits = {"time_limit": time_limit and max(time_limit, 1e-3), "maxiter": max_iterations}
+    answer = _highs(cmdp, cmdp.costs[0] / scales[0], rows, cmdp.offsets / scales[1:], limits=limits)
     if answer.status == 2:
         return LPSolution(False, message=answer.message, iterations=int(answer.nit))
     if answer.status != 0:
-        return LPSolution(None, message=answer.message, iterations=int(answer.nit or 0), timed_out=answer.status == 1)
+        return LPSolution(
+            None, message=answer.message, iterations=int(answer.nit or 0), out_of_budget=answer.status == 1
+        )
     multipliers = (
         np.maximum(-answer.ineqlin.marginals, 0.0) * scales[0] / scales[1:] if cmdp.num_constraints else np.zeros(0)
     )
@@ -77,8 +80,9 @@ def slater_margin(cmdp: CMDP) -> float:
     """
     if not cmdp.num_constraints:
         return float("inf")
-    # The margin is one number in the user's units, whatever the sizes of the costs; measure it in the smallest of them.
-    unit = float(_scales(cmdp)[1:].min())
+    # The margin is one number in the user's units, whatever the sizes of the costs; measure it in between them.
+    sizes = _scales(cmdp)[1:]
+    unit = float(np.sqrt(sizes.min()) * np.sqrt(sizes.max()))
     worst, _, _ = least_violation(cmdp, np.full(cmdp.num_constraints, unit))
     return -worst * unit
 
@@ -95,9 +99,14 @@ def _policy(cmdp: CMDP, x: Array) -> TabularPolicy:
 
 
 def _highs(
-    cmdp: CMDP, cost: Array, rows: Array, limits: Array, excess: Array | None = None, time_limit: float | None = None
+    cmdp: CMDP,
+    cost: Array,
+    rows: Array,
+    offsets: Array,
+    excess: Array | None = None,
+    limits: dict[str, Any] | None = None,
 ) -> Any:
-    """Solve over all occupancies; with `excess`, minimise the t for which every row is at most limit_i + excess_i t."""
+    """Solve over all occupancies; with `excess`, minimise the t for which row i is at most offset_i + excess_i t."""
     from scipy.optimize import linprog
 
     pairs = cmdp.states * cmdp.actions
@@ -113,13 +122,12 @@ def _highs(
         balance = sp.hstack([balance, sp.csr_array((cmdp.states, 1))])
         bounds = [(0.0, None)] * pairs + [(None, None)]
     options: dict[str, Any] = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
-    if time_limit is not None:
-        options["time_limit"] = max(time_limit, 1e-3)
+    options |= {name: value for name, value in (limits or {}).items() if value is not None}
     has_rows = len(rows) > 0
     return linprog(
         cost,
         A_ub=sp.csr_array(rows) if has_rows else None,
-        b_ub=limits if has_rows else None,
+        b_ub=offsets if has_rows else None,
         A_eq=sp.csr_array(balance),
         b_eq=cmdp.initial,
         bounds=bounds[0] if len(bounds) == 1 else bounds,

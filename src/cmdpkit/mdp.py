@@ -6,6 +6,7 @@ bounds the constrained problem from below (w = (1, λ)), or proves that there is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,14 @@ MAX_SWEEPS = 1_000
 """Policy iteration ends long before this; the bound is valid wherever it stops."""
 
 
+Stop = Callable[[], bool]
+"""Asked after every evaluation whether to give up."""
+
+
+def never() -> bool:
+    return False
+
+
 class Minimum(NamedTuple):
     """An (almost) minimal deterministic policy of L_w, and how small L_w can be at most and at least."""
 
@@ -28,8 +37,11 @@ class Minimum(NamedTuple):
     evaluations: int
 
 
-def minimise(cmdp: CMDP, weights: Array, start: Any = None) -> Minimum:
-    """Minimise w_0 V_0 + Σ w_i V_i by Howard's policy iteration, starting from the choice `start`."""
+def minimise(cmdp: CMDP, weights: Array, start: Any = None, stop: Stop = never) -> Minimum:
+    """Minimise w_0 V_0 + Σ w_i V_i by Howard's policy iteration, starting from the choice `start`.
+
+    The bound is valid wherever the iteration ends, so that `stop` may end it at any time.
+    """
     cost = weights @ cmdp.costs
     states = np.arange(cmdp.states)
     choice = cost.reshape(cmdp.states, cmdp.actions).argmin(axis=1) if start is None else start
@@ -45,7 +57,7 @@ def minimise(cmdp: CMDP, weights: Array, start: Any = None) -> Minimum:
         noise = 1e-14 * (np.abs(value).max() + np.abs(cost).max())
         better = q[states, best] < q[states, choice] - noise
         total = value.sum()
-        if not better.any() or total >= previous:
+        if not better.any() or total >= previous or stop():
             break
         previous = total
         choice = np.where(better, best, choice)

@@ -67,15 +67,16 @@ def _start(cmdp: CMDP, given: dict[str, Any]) -> TabularPolicy:
 
 
 def _rule(cmdp: CMDP, method: str, given: dict[str, Any]) -> Rule:
-    spans = reference_span(cmdp.spans)
-    eta_dual = np.asarray(given.get("eta_dual", 3.0 * (1.0 - cmdp.gamma) * spans[0] / spans[1:] ** 2), dtype=float)
-    if method == "pmd-pd":
-        return PMDPD(eta_dual)
-    if method == "npg-pd":
-        return NPGPD(eta_dual, given["dual_cap"] if "dual_cap" in given else _default_dual_cap(cmdp))
     if method == "crpo":
         return CRPO(given.get("tolerance", 0.0))
-    return NPG()
+    if method not in ("pmd-pd", "npg-pd"):
+        return NPG()
+    spans = reference_span(cmdp.spans)
+    eta_dual = given.get("eta_dual", 3.0 * (1.0 - cmdp.gamma) * (spans[0] / spans[1:]) / spans[1:])
+    if method == "pmd-pd":
+        return PMDPD(np.asarray(eta_dual, dtype=float))
+    cap = given["dual_cap"] if "dual_cap" in given else _default_dual_cap(cmdp)
+    return NPGPD(np.asarray(eta_dual, dtype=float), cap)
 
 
 def _default_entropy(cmdp: CMDP, tol: float) -> float:
@@ -88,5 +89,8 @@ def _default_entropy(cmdp: CMDP, tol: float) -> float:
 
 def _default_dual_cap(cmdp: CMDP) -> float:
     """The paper's 2/((1 − γ) ξ) for costs up to 1 in size; larger costs scale it. No cap without a Slater point."""
-    xi = slater_margin(cmdp)
+    try:
+        xi = slater_margin(cmdp)
+    except ArithmeticError:  # too badly scaled for an LP: the cap is a safeguard that the method can do without
+        return np.inf
     return 2.0 * max(1.0, float(np.abs(cmdp.costs[0]).max())) / ((1.0 - cmdp.gamma) * xi) if xi > 0.0 else np.inf

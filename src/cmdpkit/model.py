@@ -31,6 +31,9 @@ from cmdpkit.checks import (
 )
 from cmdpkit.files import PathLike, load_arrays, save_arrays
 
+LARGEST_VALUE = 1e150
+"""No value may be larger: products of two of them must not overflow."""
+
 
 @dataclass(frozen=True, eq=False)
 class Limit:
@@ -109,6 +112,7 @@ class CMDP:
         self.initial = check_initial(initial, self.states)
         self.num_constraints = len(self.constraints)
         self._convert()
+        self._check_range()
         self._frozen = True
 
     def _convert(self) -> None:
@@ -121,6 +125,14 @@ class CMDP:
         self.signs: Array = freeze(np.array([c.sign for c in self.constraints], dtype=float))
         self.limits: Array = freeze(np.array([c.limit for c in self.constraints], dtype=float))
         self.offsets: Array = freeze(self.signs * self.limits)
+
+    def _check_range(self) -> None:
+        """Values and their squares must fit into a floating-point number."""
+        sizes = np.append(
+            np.abs(self.costs).max() / LARGEST_VALUE / (1.0 - self.gamma), np.abs(self.limits) / LARGEST_VALUE
+        )
+        if sizes.max() > 1.0:
+            raise ValueError(f"costs / (1 - gamma) and limits must not exceed {LARGEST_VALUE:g}; use a larger unit")
 
     def __setattr__(self, name: str, value: object) -> None:
         if getattr(self, "_frozen", False):

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cmdpkit.certificate import check_multipliers
-from cmdpkit.checks import as_floats, check_number
+from cmdpkit.checks import as_floats, check_multipliers, check_number
 from cmdpkit.model import CMDP, check_model
 from cmdpkit.policy import TabularPolicy, as_policy
 
@@ -36,7 +35,7 @@ def check_call(
     cmdp: Any, method: Any, tol: Any, max_iterations: Any, time_limit: Any, seed: Any, callback: Any
 ) -> None:
     check_model(cmdp)
-    if method not in OPTIONS:
+    if not isinstance(method, str) or method not in OPTIONS:
         raise ValueError(f"unknown method {method!r}; choose one of {', '.join(OPTIONS)}")
     if method in UNCONSTRAINED and cmdp.num_constraints:
         raise ValueError(

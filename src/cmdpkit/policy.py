@@ -18,7 +18,8 @@ class TabularPolicy:
     """A stationary randomised policy π(a|s).
 
     Args:
-        probabilities: (S, A) array with rows that sum to one.
+        probabilities: (S, A) array with rows that sum to one; what 1e-8 of rounding leaves is normalised away,
+            because a policy is played with probabilities that sum to one.
 
     Example:
         >>> policy = TabularPolicy([[0.25, 0.75]])
@@ -27,7 +28,7 @@ class TabularPolicy:
     """
 
     def __init__(self, probabilities: Any) -> None:
-        table = check_probabilities(probabilities)
+        table = normalise(check_probabilities(probabilities))
         with np.errstate(divide="ignore"):
             self.log_probabilities: Array = freeze(np.log(table))
         self._probabilities: Array | None = freeze(table)
@@ -116,13 +117,25 @@ class TabularPolicy:
             raise ValueError(f"{path} is damaged: the entry {error} is missing") from error
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path} does not hold a valid policy: {error}") from error
+        stored = np.array(log_probabilities, dtype=np.float64)
+        total = np.exp(stored).sum(axis=1, keepdims=True)
         policy = cls.__new__(cls)
-        policy.log_probabilities = freeze(np.array(log_probabilities, dtype=np.float64))
+        policy.log_probabilities = freeze(stored if _is_one(total) else stored - np.log(total))
         policy._probabilities = None
         return policy
 
     def __repr__(self) -> str:
         return f"TabularPolicy(states={self.states}, actions={self.actions})"
+
+
+def normalise(table: Array) -> Array:
+    """Rows that sum to one exactly, as they are played; a table that already does is kept bit for bit."""
+    total = table.sum(axis=1, keepdims=True)
+    return table if _is_one(total) else table / total
+
+
+def _is_one(total: Array) -> bool:
+    return bool(np.abs(total - 1.0).max() <= 8.0 * np.finfo(float).eps)
 
 
 def normalise_log(log_weights: Array) -> Array:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group
+    from rich.console import Group
 
     from cmdpkit.budget import Callback, Snapshot
     from cmdpkit.certificate import Certificate
@@ -23,7 +24,8 @@ def result_report(result: Result) -> Group:
 
     colour = {"optimal": "green", "infeasible": "red"}.get(result.status.value, "yellow")
     head = Text.assemble((result.status.value.upper(), f"bold {colour}"), f"  {result.message}")
-    cost = f"method {result.method}, {result.iterations} iterations, {result.time:.3g} s"
+    plural = "" if result.iterations == 1 else "s"
+    cost = f"method {result.method}, {result.iterations} iteration{plural}, {result.time:.3g} s"
     return Group(head, "", certificate_report(result.certificate, result.model), "", Text(cost, style="dim"))
 
 
@@ -37,14 +39,15 @@ def certificate_report(certificate: Certificate, cmdp: CMDP) -> Group:
     facts.add_row("objective", f"{certificate.objective:.9g}", f"{sense}, expected discounted sum")
     if certificate.infeasibility is None:
         better = "more" if cmdp.maximise else "less"
-        facts.add_row("bound", f"{certificate.bound:.9g}", f"proved: no policy within the limits attains {better}")
-        facts.add_row("gap", f"{certificate.gap:.1e}", "relative distance between the two")
+        if isfinite(certificate.bound):
+            facts.add_row("bound", f"{certificate.bound:.9g}", f"proved: no policy within the limits attains {better}")
+            facts.add_row("gap", f"{certificate.gap:.1e}", "relative distance between the two")
+        else:
+            facts.add_row("bound", "none yet", "nothing has been proved about the optimum")
         facts.add_row("violation", f"{certificate.violation:.1e}", "largest, relative to max(1, |limit|)")
     else:
-        facts.add_row(
-            "infeasible", "", f"the sum of weight x excess is at least {certificate.infeasibility_margin:.3g}"
-        )
-        facts.add_row("", "", "for every policy, with the weights below: the limits cannot all be met")
+        least = f"{certificate.infeasibility_margin:.3g}"
+        facts.add_row("proof", least, "least sum of weight x excess over the limits, of all policies")
     parts: list[Any] = [facts]
     if cmdp.num_constraints:
         parts += ["", _constraint_table(certificate, cmdp)]
@@ -52,6 +55,7 @@ def certificate_report(certificate: Certificate, cmdp: CMDP) -> Group:
 
 
 def _constraint_table(certificate: Certificate, cmdp: CMDP) -> Any:
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -65,7 +69,7 @@ def _constraint_table(certificate: Certificate, cmdp: CMDP) -> Any:
         unit = " per step" if constraint.per_step else ""
         missed = slack < -1e-6 * max(1.0, abs(constraint.limit))
         table.add_row(
-            f"{constraint.name}{unit}",
+            escape(f"{constraint.name}{unit}"),
             f"{value:.6g}",
             f"{constraint.symbol} {constraint.limit:.6g}",
             f"[red]{slack:.3g} (violated)[/red]" if missed else f"{_clean(slack):.3g}",
@@ -91,6 +95,7 @@ def result_text(result: Result) -> str:
 
 def comparison_table(results: list[Result]) -> Any:
     """Methods side by side on one model: a row for each method and constraint."""
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
@@ -105,20 +110,20 @@ def comparison_table(results: list[Result]) -> Any:
         for i, constraint in enumerate(result.model.constraints):
             value = result.constraint_values[i]
             slack = f"{_clean(constraint.sign * (constraint.limit - value)):.0e}"
-            name = f"{constraint.name} {constraint.symbol} {constraint.limit:g}"
+            name = escape(f"{constraint.name} {constraint.symbol} {constraint.limit:g}")
             table.add_row(*head, name, f"{value:.4f}", slack, f"{result.multipliers[i]:.5f}", *tail)
             head, tail = ["", ""], ["", "", ""]
     return table
 
 
 @contextlib.contextmanager
-def progress_watcher(
-    method: str, total: int | None, callback: Callback | None, console: Console | None = None
-) -> Iterator[Callback]:
+def progress_watcher(method: str, total: int | None, callback: Callback | None) -> Iterator[Callback]:
     """A callback that moves a progress bar on stderr and passes every iteration on to the user's own callback."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+    console = Console(stderr=True)
+    console.width = max(console.width - 4, 20)  # room for the ^C that a terminal echoes: a wrapped bar is not erased
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -127,7 +132,7 @@ def progress_watcher(
         TextColumn("{task.fields[news]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console or Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(method, total=total, news="")
 
         def watch(news: Snapshot) -> Any:
@@ -135,3 +140,15 @@ def progress_watcher(
             return callback(news) if callback is not None else None
 
         yield watch
+
+
+@contextlib.contextmanager
+def tracker() -> Iterator[Callable[[Sequence[Any], str], Iterable[Any]]]:
+    """A function that shows how far a loop has come: on a terminal only."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        yield lambda items, description: bar.track(items, total=len(items), description=description)

@@ -35,7 +35,7 @@ class Status(enum.Enum):
 
 _ADVICE = {
     Status.OPTIMAL: "The certificate proves the policy optimal and feasible to the tolerance.",
-    Status.INFEASIBLE: "No policy meets all limits: certificate.infeasibility proves it. Relax a limit that it weighs.",
+    Status.INFEASIBLE: "No policy meets all limits, and the weights below prove it. Relax a limit that has weight.",
     Status.ITERATION_LIMIT: "The best policy so far, as good as its certificate says. Raise max_iterations.",
     Status.TIME_LIMIT: "The best policy so far, as good as its certificate says. Raise time_limit.",
     Status.NUMERICAL_ERROR: "The tolerance was not proved in double precision; the certificate says what was.",
@@ -72,7 +72,7 @@ class History:
         return f"History({len(self)} rows: {', '.join(self._columns)})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Result:
     """The outcome of `solve`, in the user's sense and units."""
 

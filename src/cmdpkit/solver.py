@@ -29,6 +29,9 @@ from cmdpkit.zero import run_zero
 FIRST_ORDER_ITERATIONS = 10_000
 """max_iterations of the first-order methods when none is given."""
 
+EXACT_HISTORY = ("objective", "violation", "bound", "multipliers", "time")
+"""Columns of the history of the exact methods, one row an oracle call."""
+
 NEIGHBOURHOOD = 20
 """Macro steps of PMD-PD that `auto` takes before the exact finish (measured: docs/design.md)."""
 
@@ -74,11 +77,12 @@ def solve(
         max_iterations = FIRST_ORDER_ITERATIONS
     with _progress_bar(progress, method, max_iterations, callback) as watch:
         budget = Budget(max_iterations, time_limit, watch)
-        if method == "lp":
-            return _solve_by_lp(cmdp, tol, budget)
-        if method in ("auto", "columns"):
-            return _solve_exactly(cmdp, method, tol, budget)
-        return _solve_first_order(cmdp, method, tol, budget, options)
+        with budget.catching_ctrl_c():
+            if method == "lp":
+                return _solve_by_lp(cmdp, tol, budget)
+            if method in ("auto", "columns"):
+                return _solve_exactly(cmdp, method, tol, budget)
+            return _solve_first_order(cmdp, method, tol, budget, options)
 
 
 # -- first-order methods ---------------------------------------------------------------------------------------------
@@ -87,7 +91,7 @@ def solve(
 def _solve_first_order(cmdp: CMDP, method: str, tol: float, budget: Budget, options: dict[str, Any]) -> Result:
     note = ""
     if method == "pmd-pd-zero":
-        xi = options.get("xi") or slater_margin(cmdp)
+        xi = options.get("xi") or _slater_margin(cmdp)
         if cmdp.num_constraints and xi <= 1e-9 * float(cmdp.fine_scales[1:].min()):
             return _without_slater_point(cmdp, xi, tol, budget)
         outcome, margins = run_zero(cmdp, options, xi, budget, tol)
@@ -112,11 +116,18 @@ def _solve_first_order(cmdp: CMDP, method: str, tol: float, budget: Budget, opti
     )
 
 
+def _slater_margin(cmdp: CMDP) -> float:
+    """ξ, or minus infinity where the LP fails for bad scaling: the exact methods then tell what can be told."""
+    try:
+        return slater_margin(cmdp)
+    except ArithmeticError:
+        return -np.inf
+
+
 def _without_slater_point(cmdp: CMDP, xi: float, tol: float, budget: Budget) -> Result:
     """PMD-PD-Zero cannot start: say by how much the limits miss a Slater point; prove it where they cannot be met."""
-    exact = _solve_exactly(cmdp, "auto", tol, Budget(None, budget.time_limit))
-    infeasible = exact.status is Status.INFEASIBLE
-    status = Status.INFEASIBLE if infeasible else Status.NO_SLATER_POINT
+    exact = _solve_exactly(cmdp, "auto", tol, replace(budget, max_iterations=None, watch=None))
+    status = Status.NO_SLATER_POINT if exact.status is Status.OPTIMAL else exact.status
     how_far = f"The best policy misses the limits by {-xi:.6g}." if xi < 0.0 else f"The largest margin is {xi:.3g}."
     return replace(exact, status=status, method="pmd-pd-zero", message=f"{status.advice} {how_far}")
 
@@ -126,35 +137,36 @@ def _without_slater_point(cmdp: CMDP, xi: float, tol: float, budget: Budget) -> 
 
 def _solve_exactly(cmdp: CMDP, method: str, tol: float, budget: Budget) -> Result:
     """Columns to the end; "auto" lets PMD-PD find the neighbourhood first."""
-    search = ColumnSearch(cmdp)
-    rows: list[tuple[float, float, Array, float]] = []
+    search = ColumnSearch(cmdp, tol, budget.exhausted)
+    rows: list[tuple[Any, ...]] = []
     certificate = None
     status = budget.spent(0)
-    try:
-        start = _seek_neighbourhood(search, budget) if method == "auto" and status is None else None
-        for _ in search.steps(start) if status is None else ():
-            snapshot = _snapshot(search, budget.elapsed)
-            rows.append((snapshot.objective, snapshot.bound, snapshot.multipliers, snapshot.time))
-            if search.farkas is not None:
-                status = Status.INFEASIBLE
-            elif search.stuck or _close_enough(search, tol):
-                certificate = _certificate(search)
-                if certificate.optimal(tol):
-                    status = Status.OPTIMAL
-            status = status or budget.tell(snapshot) or budget.spent(search.oracle_calls)
-            if status is not None:
-                break
-    except KeyboardInterrupt:
-        status = Status.INTERRUPTED
+    start = _seek_neighbourhood(search, budget) if method == "auto" and status is None else None
+    for _ in search.steps(start) if status is None else ():
+        snapshot = _snapshot(search, budget.elapsed)
+        rows.append(tuple(getattr(snapshot, name) for name in EXACT_HISTORY))
+        budget.tell(snapshot)
+        if search.farkas is not None:
+            status = Status.INFEASIBLE
+        elif search.stuck or _close_enough(search, tol):
+            certificate = _certificate(search)
+            if certificate.optimal(tol):
+                status = Status.OPTIMAL
+        status = status or budget.spent(search.oracle_calls)
+        if status is not None:
+            break
     policy = search.policy()
     if search.farkas is not None:
         certificate = proof.build_infeasible(cmdp, policy, search.farkas, search.farkas_margin)
     elif status is not Status.OPTIMAL or certificate is None:
         certificate = _certificate(search)
     status = status or Status.NUMERICAL_ERROR  # nothing could be improved any more, and `tol` was still not proved
-    names = ("objective", "bound", "multipliers", "time")
-    history = History(dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(names, ()))
-    return _result(cmdp, status, policy, certificate, budget, method, history, search.oracle_calls)
+    return _result(cmdp, status, policy, certificate, budget, method, _exact_history(rows), search.oracle_calls)
+
+
+def _exact_history(rows: list[tuple[Any, ...]]) -> History:
+    columns = zip(*rows, strict=True) if rows else ((),) * len(EXACT_HISTORY)
+    return History(dict(zip(EXACT_HISTORY, columns, strict=True)))
 
 
 def _seek_neighbourhood(search: ColumnSearch, budget: Budget) -> Array | None:
@@ -177,12 +189,17 @@ def _snapshot(search: ColumnSearch, elapsed: float) -> Snapshot:
     cmdp, found = search.cmdp, np.isfinite(search.upper)
     return Snapshot(
         iteration=search.oracle_calls,
-        objective=cmdp.user_objective(search.upper),
-        violation=search.relaxation if found else np.inf,
-        bound=cmdp.user_objective(search.bound),
+        objective=float(cmdp.user_objective(search.upper)),
+        violation=_scaled(search, search.relaxation) if found else np.inf,
+        bound=float(cmdp.user_objective(search.bound)),
         multipliers=search.multipliers,
         time=elapsed,
     )
+
+
+def _scaled(search: ColumnSearch, excess: Array) -> float:
+    """An excess in the units of the master, as a violation relative to max(1, |limit|)."""
+    return float((excess * search.scales[1:] / search.cmdp.tolerance_scales).max(initial=0.0))
 
 
 def _close_enough(search: ColumnSearch, tol: float) -> bool:
@@ -197,30 +214,38 @@ def _certificate(search: ColumnSearch) -> Certificate:
 
 
 def _solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Result:
-    solution = solve_lp(cmdp, budget.time_limit)
-    uniform = TabularPolicy.uniform(cmdp.states, cmdp.actions)
-    policy = solution.policy or uniform
+    solution = solve_lp(cmdp, budget.time_limit, budget.max_iterations)
+    policy = solution.policy or TabularPolicy.uniform(cmdp.states, cmdp.actions)
     multipliers = np.zeros(cmdp.num_constraints) if solution.multipliers is None else solution.multipliers
-    status = Status.TIME_LIMIT if solution.timed_out else Status.NUMERICAL_ERROR
-    if solution.feasible is False or (solution.feasible is None and not solution.timed_out):
-        worst, policy, y = least_violation(cmdp)
-        margin = minimise(cmdp, np.append(0.0, y)).bound
-        if worst > 0.0 and margin > 0.0:
-            certificate = proof.build_infeasible(cmdp, policy, y, margin)
-            return _result(cmdp, Status.INFEASIBLE, policy, certificate, budget, "lp", iterations=solution.iterations)
-    certificate = proof.certify(cmdp, policy, multipliers)
-    if solution.feasible and certificate.optimal(tol):
+    certificate = None
+    if solution.feasible is not True and not solution.out_of_budget:
+        policy, certificate = _refuted_by_lp(cmdp, policy)
+    if certificate is None:
+        certificate = proof.certify(cmdp, policy, multipliers)
+    if certificate.infeasibility is not None:
+        status = Status.INFEASIBLE
+    elif solution.feasible and certificate.optimal(tol):
         status = Status.OPTIMAL
-    return _result(
-        cmdp,
-        status,
-        policy,
-        certificate,
-        budget,
-        "lp",
-        iterations=solution.iterations,
-        note="" if status is Status.OPTIMAL else f"HiGHS: {solution.message}",
-    )
+    else:
+        out_of_time = budget.time_limit is not None and budget.elapsed >= budget.time_limit
+        limit = Status.TIME_LIMIT if out_of_time else Status.ITERATION_LIMIT
+        status = limit if solution.out_of_budget else Status.NUMERICAL_ERROR
+    note = "" if status is Status.OPTIMAL else f"HiGHS: {solution.message}"
+    violation, time = certificate.violation, budget.elapsed
+    news = Snapshot(solution.iterations, certificate.objective, violation, certificate.bound, multipliers, time)
+    budget.tell(news)
+    history = _exact_history([tuple(getattr(news, name) for name in EXACT_HISTORY)])
+    return _result(cmdp, status, policy, certificate, budget, "lp", history, solution.iterations, note=note)
+
+
+def _refuted_by_lp(cmdp: CMDP, policy: TabularPolicy) -> tuple[TabularPolicy, Certificate | None]:
+    """HiGHS found no feasible policy: the prices of the least violation are a proof, if the oracle confirms them."""
+    try:
+        _, policy, y = least_violation(cmdp)
+    except ArithmeticError:
+        return policy, None
+    margin = minimise(cmdp, np.append(0.0, y)).bound
+    return policy, proof.build_infeasible(cmdp, policy, y, margin) if margin > 0.0 else None
 
 
 # -- the result ------------------------------------------------------------------------------------------------------
@@ -233,8 +258,8 @@ def _result(
     certificate: Certificate,
     budget: Budget,
     method: str,
-    history: History | None = None,
-    iterations: int = 0,
+    history: History,
+    iterations: int,
     last_policy: TabularPolicy | None = None,
     average_policy: TabularPolicy | None = None,
     note: str = "",
@@ -247,9 +272,7 @@ def _result(
         violations=certificate.violations,
         multipliers=certificate.multipliers,
         certificate=certificate,
-        history=history
-        if history is not None
-        else History({"objective": (certificate.objective,), "time": (budget.elapsed,)}),
+        history=history,
         iterations=iterations,
         time=budget.elapsed,
         method=method,

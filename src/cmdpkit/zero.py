@@ -39,12 +39,14 @@ def run_zero(cmdp: CMDP, options: dict[str, Any], xi: float, budget: Budget, tol
     if tol > 0.0:
         return _attempt(cmdp, options, np.minimum(0.5 * tol * cmdp.fine_scales[1:], 0.5 * xi), budget, tol)
     margins = np.zeros(cmdp.num_constraints)
-    for _ in range(TRIES):
+    for attempt in range(TRIES):
         outcome, margins = _attempt(cmdp, options, margins, budget, tol)
         excess = outcome.average_violations
         if not (excess > 0.0).any() or len(outcome.recorder.rows) < macro_steps:
             break
-        margins = np.minimum(margins + 1.02 * np.maximum(excess, 0.0) + 1e-12 * cmdp.tolerance_scales, 0.99 * xi)
+        # Boldly from the third try on: the average may answer to less than the whole of what is added.
+        push = 1.02 * 2.0 ** max(attempt - 1, 0)
+        margins = np.minimum(margins + push * np.maximum(excess, 0.0) + 1e-12 * cmdp.tolerance_scales, 0.99 * xi)
     return outcome, margins
 
 

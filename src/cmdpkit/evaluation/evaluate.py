@@ -13,7 +13,7 @@ from cmdpkit.model import CMDP, check_model
 from cmdpkit.policy import as_policy
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Evaluation:
     """What a policy earns and uses. Row 0 of the tables is the objective, rows 1..m are the constraints."""
 
