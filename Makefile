@@ -25,8 +25,9 @@ lint: $(STAMP)  ## ruff and mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-figures: $(STAMP)  ## draw the figures of the documents again
+figures: $(STAMP)  ## draw the figures of the documents again, and docs/results.md
 	$(BIN)/python -m cmdpkit.experiments.demo docs/demo.png
+	$(BIN)/cmdpkit reproduce all --out docs/results
 
 clean:  ## remove everything that the targets made
 	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -124,8 +124,9 @@ def section(settings: Settings) -> Section:
         parts = [f"average gap: slope {average:.2f}"]
         if not np.isnan(violation):
             parts.append(f"average violation: slope {violation:.2f}, final {final:+.1e}")
-        linear = f", factor {factor:.4f} a step" if factor < LINEAR else ""
-        parts.append(f"last gap: slope {last:.2f}{linear}")
+        rates = [] if np.isnan(last) else [f"slope {last:.2f}"]
+        rates += [f"factor {factor:.4f} a step"] if factor < LINEAR else []
+        parts.append(f"last gap: {', '.join(rates)}")
         verdict = _verdict(name, average, violation, last, factor, final)
         claims.append(Claim(f"{name}: O({PROVED[name]})", "; ".join(parts), verdict))
     remarks = (
