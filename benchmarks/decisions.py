@@ -14,7 +14,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import cmdpkit as ck
-from cmdpkit import balance, columns, solver
+from cmdpkit import balance, columns, exact_methods
 from cmdpkit.learners import ExactLearner
 from cmdpkit.primal_dual import primal_dual
 from cmdpkit.rules import PMDPD
@@ -72,9 +72,9 @@ def main() -> None:
     print(f"cmdpkit {ck.__version__}, {len(table)} models (seeds 0 to 119 and the catalogue)\n")
     print("| PMD-PD steps before the columns | oracle calls, mean | 90 % | most |\n|---|---|---|---|")
     for steps in (1, 5, 10, 20, 40, 80):
-        solver.NEIGHBOURHOOD = steps
+        exact_methods.NEIGHBOURHOOD = steps
         print(f"| {steps} | {oracle_calls(table, 'auto')} |")
-    solver.NEIGHBOURHOOD = 20
+    exact_methods.NEIGHBOURHOOD = 20
     print("\n| columns alone, weight of the best multipliers | oracle calls, mean | 90 % | most |\n|---|---|---|---|")
     for weight in (0.0, 0.3, 0.5, 0.7):
         columns.IN_OUT = weight

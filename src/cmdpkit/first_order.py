@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.primal_dual import Iterate
 from cmdpkit.recorder import Recorder
-from cmdpkit.result import Status
+from cmdpkit.result import Outcome, Status
 
 
 class Prover:
@@ -96,23 +95,6 @@ class Prover:
         return None
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a first-order run ended."""
-
-    status: Status
-    policy: TabularPolicy
-    certificate: Certificate
-    recorder: Recorder
-
-    @property
-    def average_violations(self) -> Array:
-        """V_1..V_m of the average iterate, with the largest rounding error that its evaluation can have made."""
-        average = self.recorder.average_policy
-        values, errors = proof.values_with_errors(self.recorder.cmdp, average)
-        return values[1:] + errors[1:]
-
-
 def run(
     cmdp: CMDP,
     learner: ExactLearner,
@@ -134,7 +116,7 @@ def run(
         recorder.add(iterate, budget.elapsed)
         found = prover.found(iterate.k)
         if found is not None and found.infeasibility is not None:
-            return Outcome(Status.INFEASIBLE, recorder.policy, found, recorder)
+            return _outcome(Status.INFEASIBLE, recorder.policy, found, recorder)
         if budget.watch is not None:
             budget.tell(prover.snapshot(iterate, budget.elapsed))
         status = budget.spent(iterate.k) if found is None else Status.OPTIMAL
@@ -146,4 +128,16 @@ def run(
     best = merits.index(min(merits))
     if certificates[best].optimal(tol) and certificates[best].feasible(allowed):
         status = Status.OPTIMAL
-    return Outcome(status, policies[best], certificates[best], recorder)
+    return _outcome(status, policies[best], certificates[best], recorder)
+
+
+def _outcome(status: Status, policy: TabularPolicy, certificate: Certificate, recorder: Recorder) -> Outcome:
+    return Outcome(
+        status=status,
+        policy=policy,
+        certificate=certificate,
+        history=recorder.history(),
+        iterations=len(recorder.rows),
+        last_policy=recorder.policy,
+        average_policy=recorder.average_policy,
+    )

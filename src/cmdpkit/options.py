@@ -27,6 +27,9 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 }
 """Every method with the options that it takes."""
 
+EXACT = ("auto", "columns", "lp")
+"""Methods that end at the optimum by themselves."""
+
 UNCONSTRAINED = ("npg", "pg", "npg-entropy", "pg-entropy")
 """Methods that see no constraints."""
 

@@ -73,6 +73,20 @@ class History:
 
 
 @dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a method hands to `solve`, which makes it a `Result`."""
+
+    status: Status
+    policy: TabularPolicy
+    certificate: Certificate
+    history: History
+    iterations: int
+    last_policy: TabularPolicy | None = None
+    average_policy: TabularPolicy | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, eq=False)
 class Result:
     """The outcome of `solve`, in the user's sense and units."""
 

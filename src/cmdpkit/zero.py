@@ -19,35 +19,70 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.budget import Budget
+from cmdpkit.certificate import values_with_errors
 from cmdpkit.checks import Array
-from cmdpkit.first_order import Outcome, run
+from cmdpkit.exact_methods import solve_by_columns
+from cmdpkit.first_order import run
+from cmdpkit.linprog import slater_margin
 from cmdpkit.methods import build
 from cmdpkit.model import CMDP
 from cmdpkit.primal_dual import Iterate
+from cmdpkit.result import Outcome, Status
 from cmdpkit.theory import theorem_1
 
 TRIES = 12
 
 
-def run_zero(cmdp: CMDP, options: dict[str, Any], xi: float, budget: Budget, tol: float) -> tuple[Outcome, Array]:
-    """The outcome on the original model, and the margins by which its limits were tightened."""
+def run_zero(cmdp: CMDP, options: dict[str, Any], budget: Budget, tol: float) -> Outcome:
+    """PMD-PD-Zero on the original model; the outcome's note says by how much its limits were tightened."""
+    xi = options.get("xi") or _slater_margin(cmdp)
+    if cmdp.num_constraints and xi <= 1e-9 * float(cmdp.fine_scales[1:].min()):
+        return _without_slater_point(cmdp, xi, budget, tol)
     options = {name: value for name, value in options.items() if name != "xi"}
     macro_steps = budget.max_iterations or 0
     if options.get("schedule") == "theory":
-        margin = theory_margin(cmdp, xi, macro_steps, float(options.get("eta_dual") or 1.0))
-        return _attempt(cmdp, options, np.full(cmdp.num_constraints, margin), budget, tol)
-    if tol > 0.0:
-        return _attempt(cmdp, options, np.minimum(0.5 * tol * cmdp.fine_scales[1:], 0.5 * xi), budget, tol)
+        delta = theory_margin(cmdp, xi, macro_steps, float(options.get("eta_dual") or 1.0))
+        margins = np.full(cmdp.num_constraints, delta)
+        outcome = _attempt(cmdp, options, margins, budget, tol)
+    elif tol > 0.0:
+        margins = np.minimum(0.5 * tol * cmdp.fine_scales[1:], 0.5 * xi)
+        outcome = _attempt(cmdp, options, margins, budget, tol)
+    else:
+        outcome, margins = _calibrated(cmdp, options, xi, budget)
+    tightened = ", ".join(f"{margin:.3g}" for margin in margins) or "nothing"
+    return replace(outcome, note=f"The limits were tightened by {tightened} (Slater margin {xi:.6g}).")
+
+
+def _calibrated(cmdp: CMDP, options: dict[str, Any], xi: float, budget: Budget) -> tuple[Outcome, Array]:
+    """Repeat the run with more tightening until its average has no violation."""
     margins = np.zeros(cmdp.num_constraints)
     for attempt in range(TRIES):
-        outcome, margins = _attempt(cmdp, options, margins, budget, tol)
-        excess = outcome.average_violations
-        if not (excess > 0.0).any() or len(outcome.recorder.rows) < macro_steps:
+        outcome = _attempt(cmdp, options, margins, budget, 0.0)
+        assert outcome.average_policy is not None
+        values, rounding = values_with_errors(cmdp, outcome.average_policy)
+        excess = np.maximum(values[1:] + rounding[1:], 0.0)
+        if not excess.any() or outcome.status is not Status.ITERATION_LIMIT:
             break
         # Boldly from the third try on: the average may answer to less than the whole of what is added.
         push = 1.02 * 2.0 ** max(attempt - 1, 0)
-        margins = np.minimum(margins + push * np.maximum(excess, 0.0) + 1e-12 * cmdp.tolerance_scales, 0.99 * xi)
+        margins = np.minimum(margins + push * excess + 1e-12 * cmdp.tolerance_scales, 0.99 * xi)
     return outcome, margins
+
+
+def _slater_margin(cmdp: CMDP) -> float:
+    """ξ, or minus infinity where the LP fails for bad scaling: the exact methods then tell what can be told."""
+    try:
+        return slater_margin(cmdp)
+    except ArithmeticError:
+        return -np.inf
+
+
+def _without_slater_point(cmdp: CMDP, xi: float, budget: Budget, tol: float) -> Outcome:
+    """PMD-PD-Zero cannot start: say by how much the limits miss a Slater point; prove it where they cannot be met."""
+    exact = solve_by_columns(cmdp, "auto", tol, replace(budget, max_iterations=None, watch=None))
+    status = Status.NO_SLATER_POINT if exact.status is Status.OPTIMAL else exact.status
+    how_far = f"The best policy misses the limits by {-xi:.6g}." if xi < 0.0 else f"The largest margin is {xi:.3g}."
+    return replace(exact, status=status, note=how_far)
 
 
 def theory_margin(cmdp: CMDP, xi: float, macro_steps: int, eta_dual: float) -> float:
@@ -60,10 +95,10 @@ def theory_margin(cmdp: CMDP, xi: float, macro_steps: int, eta_dual: float) -> f
     return b / macro_steps
 
 
-def _attempt(cmdp: CMDP, options: dict[str, Any], margins: Array, budget: Budget, tol: float) -> tuple[Outcome, Array]:
+def _attempt(cmdp: CMDP, options: dict[str, Any], margins: Array, budget: Budget, tol: float) -> Outcome:
     tight = cmdp.tightened(margins)
     learner, iterates = build(tight, "pmd-pd", options, budget.max_iterations or 0, tol)
-    return run(cmdp, learner, _loosened(iterates, margins), budget, tol, allowed_violation=0.0), margins
+    return run(cmdp, learner, _loosened(iterates, margins), budget, tol, allowed_violation=0.0)
 
 
 def _loosened(iterates: Iterator[Iterate], margins: Array) -> Iterator[Iterate]:

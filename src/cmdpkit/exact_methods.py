@@ -1,0 +1,141 @@
+"""The exact methods: columns (with PMD-PD in front, "auto") and the LP, each ended by a certificate."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from cmdpkit import certificate as proof
+from cmdpkit.budget import Budget, Snapshot
+from cmdpkit.certificate import Certificate
+from cmdpkit.checks import Array
+from cmdpkit.columns import ColumnSearch
+from cmdpkit.linprog import least_violation, solve_lp
+from cmdpkit.mdp import minimise
+from cmdpkit.methods import build
+from cmdpkit.model import CMDP
+from cmdpkit.policy import TabularPolicy
+from cmdpkit.recorder import Recorder
+from cmdpkit.result import History, Outcome, Status
+
+NEIGHBOURHOOD = 20
+"""Macro steps of PMD-PD that `auto` takes before the exact finish (measured: docs/design.md)."""
+
+COLUMNS = ("objective", "violation", "bound", "multipliers", "time")
+"""The history of an exact method, one row an oracle call."""
+
+
+def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget) -> Outcome:
+    """Columns to the end; "auto" lets PMD-PD find the neighbourhood first."""
+    search = ColumnSearch(cmdp, tol, budget.exhausted)
+    rows: list[tuple[Any, ...]] = []
+    certificate = None
+    status = budget.spent(0)
+    start = _seek_neighbourhood(search, budget) if method == "auto" and status is None else None
+    for _ in search.steps(start) if status is None else ():
+        snapshot = _snapshot(search, budget.elapsed)
+        rows.append(tuple(getattr(snapshot, name) for name in COLUMNS))
+        budget.tell(snapshot)
+        if search.farkas is not None:
+            status = Status.INFEASIBLE
+        elif search.stuck or _close_enough(search, tol):
+            certificate = _certificate(search)
+            if certificate.optimal(tol):
+                status = Status.OPTIMAL
+        status = status or budget.spent(search.oracle_calls)
+        if status is not None:
+            break
+    policy = search.policy()
+    if search.farkas is not None:
+        certificate = proof.build_infeasible(cmdp, policy, search.farkas, search.farkas_margin)
+    elif status is not Status.OPTIMAL or certificate is None:
+        certificate = _certificate(search)
+    status = status or Status.NUMERICAL_ERROR  # nothing could be improved any more, and `tol` was still not proved
+    return Outcome(status, policy, certificate, _history(rows), search.oracle_calls)
+
+
+def _history(rows: list[tuple[Any, ...]]) -> History:
+    columns = zip(*rows, strict=True) if rows else ((),) * len(COLUMNS)
+    return History(dict(zip(COLUMNS, columns, strict=True)))
+
+
+def _seek_neighbourhood(search: ColumnSearch, budget: Budget) -> Array | None:
+    """A few macro steps of PMD-PD: its last and average policies become columns, its multipliers the first question."""
+    cmdp = search.cmdp
+    if not cmdp.num_constraints:
+        return None
+    learner, iterates = build(cmdp, "pmd-pd", {}, NEIGHBOURHOOD, 0.0)
+    recorder = Recorder(cmdp, learner)
+    for iterate in islice(iterates, NEIGHBOURHOOD):
+        recorder.add(iterate, budget.elapsed)
+        if budget.spent(0) is not None:
+            break
+    search.add(recorder.policy.probabilities, np.append(iterate.objective, iterate.v))
+    search.add(recorder.average_policy.probabilities, recorder.values / iterate.k)
+    return recorder.candidate_multipliers()[0]
+
+
+def _snapshot(search: ColumnSearch, elapsed: float) -> Snapshot:
+    cmdp, found = search.cmdp, np.isfinite(search.upper)
+    return Snapshot(
+        iteration=search.oracle_calls,
+        objective=float(cmdp.user_objective(search.upper)),
+        violation=_scaled(search, search.relaxation) if found else np.inf,
+        bound=float(cmdp.user_objective(search.bound)),
+        multipliers=search.multipliers,
+        time=elapsed,
+    )
+
+
+def _scaled(search: ColumnSearch, excess: Array) -> float:
+    """An excess in the units of the master, as a violation relative to max(1, |limit|)."""
+    return float((excess * search.scales[1:] / search.cmdp.tolerance_scales).max(initial=0.0))
+
+
+def _close_enough(search: ColumnSearch, tol: float) -> bool:
+    """The bounds have met: to `tol` in the user's definition, and no worse relative to the size of the costs."""
+    if not np.isfinite(search.upper):
+        return False
+    return search.upper - search.bound <= 0.5 * tol * max(float(search.cmdp.fine_scales[0]), abs(search.upper))
+
+
+def _certificate(search: ColumnSearch) -> Certificate:
+    return proof.build(search.cmdp, search.policy(), search.multipliers, search.bound)
+
+
+def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
+    """The occupancy LP, with its answer certified like any other."""
+    solution = solve_lp(cmdp, budget.time_limit, budget.max_iterations)
+    policy = solution.policy or TabularPolicy.uniform(cmdp.states, cmdp.actions)
+    multipliers = np.zeros(cmdp.num_constraints) if solution.multipliers is None else solution.multipliers
+    certificate = None
+    if solution.feasible is not True and not solution.out_of_budget:
+        policy, certificate = _refuted_by_lp(cmdp, policy)
+    if certificate is None:
+        certificate = proof.certify(cmdp, policy, multipliers)
+    if certificate.infeasibility is not None:
+        status = Status.INFEASIBLE
+    elif solution.feasible and certificate.optimal(tol):
+        status = Status.OPTIMAL
+    else:
+        out_of_time = budget.time_limit is not None and budget.elapsed >= budget.time_limit
+        limit = Status.TIME_LIMIT if out_of_time else Status.ITERATION_LIMIT
+        status = limit if solution.out_of_budget else Status.NUMERICAL_ERROR
+    note = "" if status is Status.OPTIMAL else f"HiGHS: {solution.message}"
+    violation, time = certificate.violation, budget.elapsed
+    news = Snapshot(solution.iterations, certificate.objective, violation, certificate.bound, multipliers, time)
+    budget.tell(news)
+    history = _history([tuple(getattr(news, name) for name in COLUMNS)])
+    return Outcome(status, policy, certificate, history, solution.iterations, note=note)
+
+
+def _refuted_by_lp(cmdp: CMDP, policy: TabularPolicy) -> tuple[TabularPolicy, Certificate | None]:
+    """HiGHS found no feasible policy: the prices of the least violation are a proof, if the oracle confirms them."""
+    try:
+        _, policy, y = least_violation(cmdp)
+    except ArithmeticError:
+        return policy, None
+    margin = minimise(cmdp, np.append(0.0, y)).bound
+    return policy, proof.build_infeasible(cmdp, policy, y, margin) if margin > 0.0 else None
