@@ -185,7 +185,7 @@ def test_xi_may_be_given(paper):
     ("limit", "status", "message"),
     [
         (4.525027425684768, ck.Status.NO_SLATER_POINT, "largest margin"),
-        (4.6, ck.Status.INFEASIBLE, "misses the limits by 0.07497"),
+        (4.6, ck.Status.INFEASIBLE, "misses a limit by 0.07497"),
     ],
 )
 def test_no_slater_point_is_said_clearly(paper, limit, status, message):

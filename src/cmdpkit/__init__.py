@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from cmdpkit.result import History as History
     from cmdpkit.result import Result as Result
     from cmdpkit.result import Status as Status
+    from cmdpkit.simulation import SimulationCertificate as SimulationCertificate
+    from cmdpkit.simulation import certify_by_simulation as certify_by_simulation
+    from cmdpkit.simulators import Simulator as Simulator
+    from cmdpkit.simulators import from_gymnasium as from_gymnasium
     from cmdpkit.solver import solve as solve
 
 __version__ = "0.1.0"
@@ -48,6 +52,8 @@ _HOME = {
     "AtLeast": "model",
     "AtMost": "model",
     "CMDP": "model",
+    "SimulationCertificate": "simulation",
+    "Simulator": "simulators",
     "Certificate": "certificate",
     "Evaluation": "evaluation",
     "History": "result",
@@ -55,7 +61,9 @@ _HOME = {
     "Status": "result",
     "TabularPolicy": "policy",
     "certify": "certificate",
+    "certify_by_simulation": "simulation",
     "evaluate": "evaluation",
+    "from_gymnasium": "simulators",
     "problems": "problems",
     "slater_margin": "linprog",
     "solve": "solver",

@@ -91,7 +91,8 @@ def check_transitions(transitions: Any) -> tuple[Any, int, int]:
     array = as_floats(transitions, "transitions")
     if array.ndim != 3 or array.shape[0] != array.shape[2] or 0 in array.shape:
         raise ValueError(
-            f"transitions have shape {array.shape}; they need shape (S, A, S), or be a scipy.sparse matrix of (S·A, S)"
+            f"transitions have shape {array.shape}; they need shape (S, A, S), or be a scipy.sparse matrix of "
+            "(S·A, S); from (A, S, S) use np.swapaxes(P, 0, 1)"
         )
     states, actions, _ = array.shape
     return freeze(array.reshape(states * actions, states)), states, actions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -12,7 +13,7 @@ from cmdpkit.budget import Budget, Snapshot
 from cmdpkit.certificate import Certificate
 from cmdpkit.checks import Array
 from cmdpkit.columns import ColumnSearch
-from cmdpkit.linprog import least_violation, solve_lp
+from cmdpkit.linprog import least_miss, least_violation, solve_lp
 from cmdpkit.mdp import minimise
 from cmdpkit.methods import build
 from cmdpkit.model import CMDP
@@ -22,6 +23,9 @@ from cmdpkit.result import History, Outcome, Status
 
 NEIGHBOURHOOD = 20
 """Macro steps of PMD-PD that `auto` takes before the exact finish (measured: docs/design.md)."""
+
+LARGE = 20_000
+"""Up to this many state-action pairs an infeasible model gets the policy that misses its limits least, by an LP."""
 
 COLUMNS = ("objective", "violation", "bound", "multipliers", "time")
 """The history of an exact method, one row an oracle call."""
@@ -139,3 +143,19 @@ def _refuted_by_lp(cmdp: CMDP, policy: TabularPolicy) -> tuple[TabularPolicy, Ce
         return policy, None
     margin = minimise(cmdp, np.append(0.0, y)).bound
     return policy, proof.build_infeasible(cmdp, policy, y, margin) if margin > 0.0 else None
+
+
+def with_least_violation(cmdp: CMDP, outcome: Outcome) -> Outcome:
+    """An infeasible model: give the policy that misses the limits least, and say by how much."""
+    if cmdp.states * cmdp.actions > LARGE:
+        return replace(outcome, note=f"{outcome.note} slater_margin(model) tells by how much they are missed.".strip())
+    try:
+        margin, policy = least_miss(cmdp)
+    except ArithmeticError:
+        return outcome
+    proved = outcome.certificate
+    assert proved.infeasibility is not None
+    assert proved.infeasibility_margin is not None
+    certificate = proof.build_infeasible(cmdp, policy, proved.infeasibility, proved.infeasibility_margin)
+    note = f"The best policy still misses a limit by {margin:.6g}."
+    return replace(outcome, policy=policy, certificate=certificate, note=note)

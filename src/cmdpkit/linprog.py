@@ -78,13 +78,16 @@ def slater_margin(cmdp: CMDP) -> float:
         >>> round(ck.slater_margin(ck.problems.paper()), 6)
         1.525027
     """
-    if not cmdp.num_constraints:
-        return float("inf")
+    return float("inf") if not cmdp.num_constraints else -least_miss(cmdp)[0]
+
+
+def least_miss(cmdp: CMDP) -> tuple[float, TabularPolicy]:
+    """min_π max_i V_i(π) in the user's units, and the policy that attains it."""
     # The margin is one number in the user's units, whatever the sizes of the costs; measure it in between them.
     sizes = _scales(cmdp)[1:]
     unit = float(np.sqrt(sizes.min()) * np.sqrt(sizes.max()))
-    worst, _, _ = least_violation(cmdp, np.full(cmdp.num_constraints, unit))
-    return -worst * unit
+    worst, policy, _ = least_violation(cmdp, np.full(cmdp.num_constraints, unit))
+    return worst * unit, policy
 
 
 def _scales(cmdp: CMDP) -> Array:

@@ -12,7 +12,7 @@ user's units.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -39,7 +39,7 @@ LARGEST_VALUE = 1e150
 class Limit:
     """A limit on the expected discounted sum of `values` (S, A); see `AtMost` and `AtLeast`."""
 
-    values: ArrayLike
+    values: ArrayLike | None  # None only for a simulator, which measures them itself
     limit: float
     name: str | None = None
     per_step: bool = False
@@ -265,6 +265,15 @@ def check_model(cmdp: Any) -> None:
 
 
 def _check_constraints(constraints: Any, shape: tuple[int, int]) -> tuple[Limit, ...]:
+    """Limits with a table of values each."""
+    return tuple(
+        replace(limit, values=check_table(limit.values, shape, f"constraint {limit.name!r}"))
+        for limit in check_limits(constraints)
+    )
+
+
+def check_limits(constraints: Any) -> tuple[Limit, ...]:
+    """Limits with a name, a finite limit and a truth value `per_step` each; their values are not looked at."""
     if isinstance(constraints, Limit) or not isinstance(constraints, Iterable):
         raise TypeError(f"constraints must be a list: constraints=[AtMost(...)], not {type(constraints).__name__}")
     checked: list[Limit] = []
@@ -276,9 +285,8 @@ def _check_constraints(constraints: Any, shape: tuple[int, int]) -> tuple[Limit,
             raise TypeError(f"the name of constraint {i} must be a non-empty string, not {name!r}")
         if not isinstance(constraint.per_step, (bool, np.bool_)):
             raise TypeError(f"per_step of constraint {name!r} must be True or False, not {constraint.per_step!r}")
-        values = check_table(constraint.values, shape, f"constraint {name!r}")
         limit = check_number(constraint.limit, f"the limit of constraint {name!r}")
-        checked.append(type(constraint)(values, limit, name, bool(constraint.per_step)))
+        checked.append(type(constraint)(constraint.values, limit, name, bool(constraint.per_step)))
     names = [c.name for c in checked]
     twice = sorted({str(n) for n in names if names.count(n) > 1})
     if twice:

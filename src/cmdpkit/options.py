@@ -67,7 +67,8 @@ def check_options(cmdp: CMDP, method: str, options: dict[str, Any]) -> None:
     for name, value in options.items():
         if name not in OPTIONS[method]:
             takes = f"it takes {', '.join(OPTIONS[method])}" if OPTIONS[method] else "it takes none"
-            raise ValueError(f"unknown option {name!r} for method {method!r}; {takes}")
+            general = "besides tol, max_iterations, time_limit, seed, progress, callback"
+            raise ValueError(f"unknown option {name!r} for method {method!r}; {takes} ({general})")
         if value is None:
             continue
         if name == "initial_policy":

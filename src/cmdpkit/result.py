@@ -45,7 +45,13 @@ _ADVICE = {
 
 
 class History:
-    """One row an iteration: `history["objective"]` or `history.objective` is a column, `len()` counts the rows."""
+    """One row an iteration: `history["objective"]` or `history.objective` is a column, `len()` counts the rows.
+
+    First-order methods: row k describes π_{k+1}, in the user's sense and units. `objective`, `violation` (largest),
+    `time` and `inner_steps` are (K,); `constraint_values` and `multipliers` (the rule's λ) are (K, m);
+    `average_objective`, `average_constraint_values` and `average_violation` are those of the average of π_1..π_{k+1}.
+    Exact methods have a row an oracle call: `objective`, `violation`, `bound`, `multipliers`, `time`.
+    """
 
     def __init__(self, columns: Mapping[str, Any]) -> None:
         self._columns = {name: np.asarray(column) for name, column in columns.items()}
@@ -62,7 +68,7 @@ class History:
 
     def __getattr__(self, name: str) -> Array:
         if name.startswith("_") or name not in self._columns:
-            raise AttributeError(f"the history has no column {name!r}")
+            raise AttributeError(f"the history has no column {name!r}; it has {', '.join(self.__dict__['_columns'])}")
         return self._columns[name]
 
     def __len__(self) -> int:
@@ -88,7 +94,17 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """The outcome of `solve`, in the user's sense and units."""
+    """The outcome of `solve`, in the user's sense and units.
+
+    Attributes:
+        status: how the run ended; `message` says it in words, `status.advice` what to do.
+        policy: the policy to use; `objective`, `constraint_values` (m,) and `violations` (m,) ≥ 0 are its own.
+        multipliers: (m,) ≥ 0, shadow prices per unit of each limit, those with the best proved bound.
+        certificate: what is proved about `policy`.
+        history: one row an iteration.
+        last_policy, average_policy: first-order methods only: π_K, and the policy whose values are the averages.
+        iterations, time, method, model: of the run.
+    """
 
     status: Status
     policy: TabularPolicy

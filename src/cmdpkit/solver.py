@@ -8,11 +8,11 @@ from typing import Any
 
 from cmdpkit import first_order
 from cmdpkit.budget import Budget, Callback
-from cmdpkit.exact_methods import solve_by_columns, solve_by_lp
+from cmdpkit.exact_methods import solve_by_columns, solve_by_lp, with_least_violation
 from cmdpkit.methods import build
 from cmdpkit.model import CMDP
 from cmdpkit.options import EXACT, check_call, check_options
-from cmdpkit.result import Outcome, Result
+from cmdpkit.result import Outcome, Result, Status
 from cmdpkit.zero import run_zero
 
 FIRST_ORDER_ITERATIONS = 10_000
@@ -42,11 +42,14 @@ def solve(
         time_limit: seconds.
         seed: of the random generator; exact methods draw nothing.
         progress: show a progress bar.
-        callback: called after every iteration; the run stops when it returns True.
+        callback: called after every iteration with a `Snapshot` (iteration, objective, violation, bound, multipliers,
+            time); the run stops when it returns True.
         **options: of the first-order methods, in the user's units: `step` (π is multiplied by exp(−step · Q̃); the
-            paper's η is step · (1 − γ)), `eta_dual`, `inner_steps` (t_k), `alpha`, `dual_cap` (npg-pd), `tolerance`
-            (crpo), `initial_policy`, `initial_multipliers`, `schedule="theory"` (pmd-pd and pmd-pd-zero: the parameters
-            of the theorems for `max_iterations` macro steps), `xi` (pmd-pd-zero: the Slater margin, else computed).
+            paper's η is step · (1 − γ); by default it follows the model's scale, for pmd-pd also the progress),
+            `eta_dual` (likewise), `inner_steps` (t_k, default 1), `alpha` (default 1/step), `dual_cap` (npg-pd),
+            `tolerance` (crpo, default 0), `initial_policy` (default uniform), `initial_multipliers`,
+            `schedule="theory"` (pmd-pd and pmd-pd-zero: the parameters of the theorems for `max_iterations` macro
+            steps), `xi` (pmd-pd-zero: the Slater margin, else computed).
 
     Example:
         >>> import cmdpkit as ck
@@ -62,6 +65,8 @@ def solve(
         budget = Budget(max_iterations, time_limit, watch)
         with budget.catching_ctrl_c():
             outcome = _run(cmdp, method, tol, budget, options)
+            if outcome.status is Status.INFEASIBLE:
+                outcome = with_least_violation(cmdp, outcome)
     return _result(cmdp, method, outcome, budget.elapsed)
 
 

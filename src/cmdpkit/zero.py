@@ -50,7 +50,8 @@ def run_zero(cmdp: CMDP, options: dict[str, Any], budget: Budget, tol: float) ->
     else:
         outcome, margins = _calibrated(cmdp, options, xi, budget)
     tightened = ", ".join(f"{margin:.3g}" for margin in margins) or "nothing"
-    return replace(outcome, note=f"The limits were tightened by {tightened} (Slater margin {xi:.6g}).")
+    note = f"The limits were tightened by {tightened} (Slater margin {xi:.6g})."
+    return replace(outcome, note=f"{outcome.note} {note}".strip())
 
 
 def _calibrated(cmdp: CMDP, options: dict[str, Any], xi: float, budget: Budget) -> tuple[Outcome, Array]:
@@ -66,6 +67,9 @@ def _calibrated(cmdp: CMDP, options: dict[str, Any], xi: float, budget: Budget) 
         # Boldly from the third try on: the average may answer to less than the whole of what is added.
         push = 1.02 * 2.0 ** max(attempt - 1, 0)
         margins = np.minimum(margins + push * excess + 1e-12 * cmdp.tolerance_scales, 0.99 * xi)
+    if excess.any():
+        note = f"No tightening found gives an average without violation; it still violates by {excess.max():.3g}."
+        outcome = replace(outcome, note=note)
     return outcome, margins
 
 
@@ -81,8 +85,7 @@ def _without_slater_point(cmdp: CMDP, xi: float, budget: Budget, tol: float) -> 
     """PMD-PD-Zero cannot start: say by how much the limits miss a Slater point; prove it where they cannot be met."""
     exact = solve_by_columns(cmdp, "auto", tol, replace(budget, max_iterations=None, watch=None))
     status = Status.NO_SLATER_POINT if exact.status is Status.OPTIMAL else exact.status
-    how_far = f"The best policy misses the limits by {-xi:.6g}." if xi < 0.0 else f"The largest margin is {xi:.3g}."
-    return replace(exact, status=status, note=how_far)
+    return replace(exact, status=status, note=f"The largest margin is {xi:.3g}." if xi >= 0.0 else "")
 
 
 def theory_margin(cmdp: CMDP, xi: float, macro_steps: int, eta_dual: float) -> float:

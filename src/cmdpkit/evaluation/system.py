@@ -1,7 +1,9 @@
 """The linear system of a policy, (I − γ P_π) x = b, factorised once and solved for any right-hand side.
 
-P_π(s'|s) = Σ_a π(a|s) P(s'|s, a). Dense models, and all models of at most `DENSE_STATES` states, use LAPACK's LU;
-larger sparse models use SuperLU. Both solve the transposed system, which gives occupancies, from the same factors.
+P_π(s'|s) = Σ_a π(a|s) P(s'|s, a). Dense models and small ones use LAPACK's LU, larger sparse ones SuperLU where the
+chain has structure that keeps its factors sparse (queues, grids). On a random graph the factors fill up, and up to a
+few thousand states dense LU is three times faster (docs/design.md). Both solve the transposed system, which gives
+occupancies, from the same factors.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ from cmdpkit.checks import Array
 from cmdpkit.model import CMDP
 
 DENSE_STATES = 200
-"""Below this many states a dense LU is faster than a sparse one, however sparse the chain (measured)."""
+"""Up to this many states a dense LU is at least as fast as a sparse one, however sparse the chain."""
+
+FILLING_STATES = 4_000
+"""Up to this many states a chain whose factors would fill up is factorised densely."""
 
 Solve = Callable[[Array], Array]
 
@@ -72,7 +77,21 @@ def _chosen_chain(cmdp: CMDP, choice: Any) -> Any:
 
 
 def _dense_if_small(chain: Any) -> Any:
-    return chain.toarray() if sp.issparse(chain) and chain.shape[0] <= DENSE_STATES else chain
+    states = chain.shape[0]
+    if not sp.issparse(chain) or states > FILLING_STATES:
+        return chain
+    return chain.toarray() if states <= DENSE_STATES or _fills_up(chain) else chain
+
+
+def _fills_up(chain: Any) -> bool:
+    """The best ordering leaves a bandwidth of a quarter of the states: a lattice has its side, a random graph most."""
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+    order = reverse_cuthill_mckee(sp.csr_matrix(chain), symmetric_mode=False)
+    place = np.empty(chain.shape[0], dtype=np.int64)
+    place[order] = np.arange(chain.shape[0])
+    rows, columns = chain.tocoo().coords
+    return bool(np.abs(place[rows] - place[columns]).max(initial=0) > 0.25 * chain.shape[0])
 
 
 def _factorise_dense(chain: Array, gamma: float) -> tuple[Solve, Solve]:

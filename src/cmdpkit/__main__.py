@@ -1,0 +1,5 @@
+"""`python -m cmdpkit` is the command line."""
+
+from cmdpkit.cli import main
+
+main()

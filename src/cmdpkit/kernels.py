@@ -1,0 +1,139 @@
+"""Compiled rollouts of a known model: alias tables, many chains at once, one random stream a block of rollouts.
+
+Imported only when a model is simulated; the compiled code is cached, so that the second process pays nothing.
+
+A policy fixes in every state the joint distribution of (action, next state). It is drawn with one 64-bit number from
+an alias table (Walker 1974): the high half picks an entry, the low half decides between the entry's own outcome and
+its alias. An entry is 16 bytes, so that a step touches one cache line of the table:
+
+    word 0: threshold << 32 | own next state        word 1: alias next state << 32 | own action << 16 | alias action
+
+Chains are advanced in lockstep, `LANES` at a time, so that the waits for memory overlap.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, prange, uint64
+
+LANES = 16
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+LOW = np.uint64(0xFFFFFFFF)
+
+
+@njit(cache=True, inline="always")
+def _mix(z):  # pragma: no cover - compiled
+    """splitmix64: a bijection of 64 bits that passes for random on a counter."""
+    z = (z ^ (z >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> uint64(27))) * uint64(0x94D049BB133111EB)
+    return z ^ (z >> uint64(31))
+
+
+@njit(cache=True)
+def build_alias(weights, threshold, alias):  # pragma: no cover - compiled
+    """Vose's method for one distribution: `threshold` in [0, 2³²], and the index of each entry's alias."""
+    n = weights.size
+    scale = n / weights.sum()
+    scaled = weights * scale
+    small, large = np.empty(n, np.int64), np.empty(n, np.int64)
+    smalls = larges = 0
+    for i in range(n):
+        alias[i] = i
+        if scaled[i] < 1.0:
+            small[smalls] = i
+            smalls += 1
+        else:
+            large[larges] = i
+            larges += 1
+    while smalls > 0 and larges > 0:
+        smalls -= 1
+        s, g = small[smalls], large[larges - 1]
+        threshold[s] = scaled[s]
+        alias[s] = g
+        scaled[g] -= 1.0 - scaled[s]
+        if scaled[g] < 1.0:
+            larges -= 1
+            small[smalls] = g
+            smalls += 1
+    while larges > 0:
+        larges -= 1
+        threshold[large[larges]] = 1.0
+    while smalls > 0:
+        smalls -= 1
+        threshold[small[smalls]] = 1.0
+
+
+@njit(cache=True)
+def build_tables(indptr, indices, data, pi, table, base):  # pragma: no cover - compiled
+    """The joint alias table of (action, next state) in every state; `base[s]` is where state s begins."""
+    states, actions = pi.shape
+    for s in range(states):
+        first, last = indptr[s * actions], indptr[(s + 1) * actions]
+        n = last - first
+        base[s] = first
+        weights, threshold, alias = np.empty(n), np.empty(n), np.empty(n, np.int64)
+        choice = np.empty(n, np.uint64)
+        for a in range(actions):
+            for j in range(indptr[s * actions + a], indptr[s * actions + a + 1]):
+                weights[j - first] = pi[s, a] * data[j]
+                choice[j - first] = a
+        build_alias(weights, threshold, alias)
+        for i in range(n):
+            own, other = uint64(indices[first + i]), uint64(indices[first + alias[i]])
+            limit = uint64(min(threshold[i] * 4294967296.0, 4294967295.0))
+            table[first + i, 0] = (limit << uint64(32)) | own
+            table[first + i, 1] = (other << uint64(32)) | (choice[i] << uint64(16)) | choice[alias[i]]
+    base[states] = indptr[states * actions]
+
+
+@njit(cache=True)
+def _block(table, base, costs, first, gamma, horizon, rollouts, key, sums, squares):  # pragma: no cover - compiled
+    """Sums and sums of squares of the discounted returns of `rollouts` rollouts, all from the stream `key`."""
+    quantities = costs.shape[1]
+    actions = costs.shape[0] // (base.size - 1)
+    state = np.empty(LANES, np.uint64)
+    random = np.empty(LANES, np.uint64)
+    returns = np.empty((LANES, quantities))
+    done = 0
+    while done < rollouts:
+        lanes = min(LANES, rollouts - done)
+        for c in range(lanes):
+            random[c] = _mix(key + uint64(done + c) * GOLDEN)
+            z = _mix(random[c])
+            entry = ((z >> uint64(32)) * uint64(first.shape[0])) >> uint64(32)
+            word = first[entry, 0]
+            state[c] = word & LOW if (z & LOW) < (word >> uint64(32)) else first[entry, 1]
+            returns[c, :] = 0.0
+        discount = 1.0
+        for _ in range(horizon):
+            for c in range(lanes):
+                random[c] += GOLDEN
+                z = _mix(random[c])
+                s = state[c]
+                begin = uint64(base[s])
+                entry = begin + (((z >> uint64(32)) * (uint64(base[s + uint64(1)]) - begin)) >> uint64(32))
+                word, other = table[entry, 0], table[entry, 1]
+                own = (z & LOW) < (word >> uint64(32))
+                action = (other >> uint64(16)) & uint64(0xFFFF) if own else other & uint64(0xFFFF)
+                pair = s * uint64(actions) + action
+                for i in range(quantities):
+                    returns[c, i] += discount * costs[pair, i]
+                state[c] = word & LOW if own else other >> uint64(32)
+            discount *= gamma
+        for c in range(lanes):
+            for i in range(quantities):
+                sums[i] += returns[c, i]
+                squares[i] += returns[c, i] * returns[c, i]
+        done += lanes
+
+
+@njit(cache=True, parallel=True)
+def rollouts_parallel(table, base, costs, first, gamma, horizon, counts, keys, sums, squares):  # pragma: no cover
+    for b in prange(counts.size):
+        _block(table, base, costs, first, gamma, horizon, counts[b], keys[b], sums[b], squares[b])
+
+
+@njit(cache=True)
+def rollouts_serial(table, base, costs, first, gamma, horizon, counts, keys, sums, squares):  # pragma: no cover
+    for b in range(counts.size):
+        _block(table, base, costs, first, gamma, horizon, counts[b], keys[b], sums[b], squares[b])

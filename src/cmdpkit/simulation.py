@@ -1,0 +1,174 @@
+"""Statistical certificates: what fresh rollouts prove about a policy, at finite samples.
+
+The return of a rollout of N steps lies in an interval of known width R, so that empirical Bernstein bounds (Maurer and
+Pontil 2009) hold at any number n of rollouts: with probability 1 − δ,
+
+    |mean − E| ≤ sqrt(2 v ln(4/δ) / n) + 7 R ln(4/δ) / (3 (n − 1)),        v the sample variance.
+
+The m + 1 quantities share δ equally. What is cut off after N steps lies between γ^N low/(1 − γ) and γ^N high/(1 − γ),
+and is part of the interval. When rollouts are added until every limit is decided, look number k spends
+δ/(k (k + 1)), so that the intervals hold at all looks together.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cmdpkit.checks import Array, check_number
+from cmdpkit.policy import as_policy
+from cmdpkit.simulators import Returns, Simulator, as_simulator
+
+TRUNCATION = 0.1
+"""By default the horizon is so long that what is cut off is below this part of the statistical error at its best."""
+
+
+@dataclass(frozen=True, eq=False)
+class SimulationCertificate:
+    """Intervals that hold all together with the given confidence, in the user's sense and units."""
+
+    confidence: float
+    objective: float
+    objective_interval: tuple[float, float]
+    constraint_values: Array  # (m,)
+    intervals: Array  # (m, 2)
+    verdicts: list[str]  # satisfied, violated or undecided, one a limit
+    more_rollouts: list[int]  # about how many more would decide each undecided limit
+    rollouts: int
+    horizon: int
+    samples: int  # transitions drawn
+
+    @property
+    def satisfied(self) -> bool:
+        """Every limit is met, with the confidence."""
+        return all(verdict == "satisfied" for verdict in self.verdicts)
+
+
+def certify_by_simulation(
+    simulator: Any,
+    policy: Any,
+    confidence: float = 0.95,
+    rollouts: int = 10_000,
+    horizon: int | None = None,
+    until_decided: bool = False,
+    max_rollouts: int = 10_000_000,
+    seed: int = 0,
+) -> SimulationCertificate:
+    """Prove by simulation what a policy earns and whether it keeps the limits.
+
+    Args:
+        simulator: a `Simulator` with bounds, or a `CMDP`.
+        policy: a `TabularPolicy` or an (S, A) array of probabilities.
+        confidence: all intervals hold together with at least this probability.
+        rollouts: how many; the first look when `until_decided`.
+        horizon: steps of each; by default enough that the rest hardly matters.
+        until_decided: double the rollouts until every limit is decided, or `max_rollouts` are reached.
+        max_rollouts: the most that `until_decided` may draw.
+        seed: of the rollouts.
+
+    Example:
+        >>> import cmdpkit as ck
+        >>> cmdp = ck.problems.paper()
+        >>> uniform = ck.TabularPolicy.uniform(cmdp.states, cmdp.actions)
+        >>> ck.certify_by_simulation(cmdp, uniform).verdicts
+        ['violated']
+    """
+    simulator = as_simulator(simulator)
+    pi = as_policy(policy, simulator.states, simulator.actions).probabilities
+    _check_call(simulator, confidence, rollouts, horizon, max_rollouts, seed)
+    # A horizon that suits the last look: what is cut off does not shrink with more rollouts.
+    steps = horizon or default_horizon(simulator.gamma, max_rollouts if until_decided else rollouts)
+    look, total = 1, simulator.returns(pi, steps, rollouts, (seed, 1))
+    while True:
+        delta = (1.0 - confidence) / (look * (look + 1) if until_decided else 1)
+        certificate = _certificate(simulator, total, steps, delta, confidence)
+        finished = "undecided" not in certificate.verdicts or total.rollouts >= max_rollouts
+        if not until_decided or finished:
+            return certificate
+        look += 1
+        more = min(total.rollouts, max_rollouts - total.rollouts)
+        total = total + simulator.returns(pi, steps, more, (seed, look))
+
+
+def default_horizon(gamma: float, rollouts: int) -> int:
+    """N with γ^N ≤ 0.1 / sqrt(n): the part cut off is small beside the error of n rollouts, 1/sqrt(n) at best."""
+    return 1 if gamma == 0.0 else max(1, math.ceil(math.log(TRUNCATION / math.sqrt(rollouts)) / math.log(gamma)))
+
+
+def half_width(variance: Array, span: Array, rollouts: int, delta: float) -> Array:
+    # sqrt(2 v ln(4/δ) / n) + 7 R ln(4/δ) / (3 (n − 1))
+    log = math.log(4.0 / delta)
+    width: Array = np.sqrt(2.0 * variance * log / rollouts) + 7.0 * span * log / (3.0 * (rollouts - 1))
+    return width
+
+
+def _certificate(
+    simulator: Simulator, total: Returns, horizon: int, delta: float, confidence: float
+) -> SimulationCertificate:
+    gamma, n = simulator.gamma, total.rollouts
+    low, high = simulator.bounds.T
+    mean = total.sums / n
+    variance = np.maximum(total.squares - n * mean**2, 0.0) / (n - 1)
+    span = (high - low) * (1.0 - gamma**horizon) / (1.0 - gamma)
+    share = delta / mean.size
+    width = half_width(variance, span, n, share)
+    rest = gamma**horizon / (1.0 - gamma)
+    # A limit per step bounds (1 − γ) times the discounted sum.
+    units = np.array([1.0] + [1.0 - gamma if c.per_step else 1.0 for c in simulator.constraints])
+    lower, upper = units * (mean - width + rest * low), units * (mean + width + rest * high)
+    values = units * (mean + rest * 0.5 * (low + high))
+    verdicts, more = [], []
+    for i, limit in enumerate(simulator.constraints, start=1):
+        worst, best = (upper[i], lower[i]) if limit.sign > 0 else (lower[i], upper[i])
+        kept, broken = limit.sign * (worst - limit.limit) <= 0.0, limit.sign * (best - limit.limit) > 0.0
+        verdicts.append("satisfied" if kept else "violated" if broken else "undecided")
+        distance = abs(values[i] - limit.limit) / units[i] - rest * 0.5 * (high[i] - low[i])
+        more.append(0 if verdicts[-1] != "undecided" else _more_rollouts(variance[i], span[i], n, share, distance))
+    return SimulationCertificate(
+        confidence=confidence,
+        objective=float(values[0]),
+        objective_interval=(float(lower[0]), float(upper[0])),
+        constraint_values=values[1:],
+        intervals=np.stack([lower[1:], upper[1:]], axis=1),
+        verdicts=verdicts,
+        more_rollouts=more,
+        rollouts=n,
+        horizon=horizon,
+        samples=total.transitions,
+    )
+
+
+def _more_rollouts(variance: float, span: float, rollouts: int, delta: float, distance: float) -> int:
+    """How many more until the interval no longer reaches the limit, if mean and variance stay as they are."""
+    needed = rollouts
+    while needed < 2**62 and half_width(np.array(variance), np.array(span), needed, delta) >= distance:
+        needed *= 2
+    low = needed // 2
+    while needed - low > max(1, low // 100):
+        middle = (low + needed) // 2
+        wide = half_width(np.array(variance), np.array(span), middle, delta) >= distance
+        low, needed = (middle, needed) if wide else (low, middle)
+    return max(needed - rollouts, 1)
+
+
+def _check_call(
+    simulator: Simulator, confidence: Any, rollouts: Any, horizon: Any, max_rollouts: Any, seed: Any
+) -> None:
+    if not 0.0 < check_number(confidence, "confidence") < 1.0:
+        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
+    for name, value, least in (
+        ("rollouts", rollouts, 2),
+        ("horizon", 1 if horizon is None else horizon, 1),
+        ("max_rollouts", max_rollouts, 2),
+        ("seed", seed, 0),
+    ):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+            raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    if simulator.bounds is None:
+        raise ValueError(
+            "statistical certificates need to know how large the quantities of one step can be: "
+            "Simulator(..., bounds=[(low, high), ...])"
+        )

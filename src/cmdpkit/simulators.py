@@ -1,0 +1,300 @@
+"""Simulators: what can be learned from when the transition probabilities are not known.
+
+A simulator takes arrays of states and actions and returns next states and what each step earned and used: row 0 is the
+reward (or cost), rows 1..m are the quantities that the limits bound, all in the user's sense and units. A `CMDP` is
+one (its rollouts are compiled), a user's own function is one, and so is a Gymnasium environment with discrete spaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cmdpkit.checks import Array, check_gamma
+from cmdpkit.model import CMDP, Limit, check_limits
+
+Integers = NDArray[np.int64]
+StepFunction = Callable[[Integers, Integers, np.random.Generator], tuple[Any, Any]]
+StartFunction = Callable[[int, np.random.Generator], Any]
+
+
+class Returns(NamedTuple):
+    """Discounted returns of i.i.d. rollouts of m + 1 quantities: how many, their sums and sums of squares."""
+
+    rollouts: int
+    sums: Array
+    squares: Array
+    transitions: int
+
+    def __add__(self, other: Any) -> Returns:
+        return Returns(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+class Simulator:
+    """A simulator made of two functions.
+
+    Args:
+        step: called with arrays of states and actions and a random generator; returns the next states (n,), and what
+            each step earned and used, (m + 1, n): row 0 the reward (or cost), then one row a limit.
+        start: called with a number and a random generator; returns that many first states.
+        states, actions: how many there are; states are 0..states − 1.
+        gamma: the discount factor, in [0, 1).
+        constraints: limits without values, as in `AtMost(None, 5.0, name="power")`; the values come from `step`.
+        maximise: row 0 is a reward; False for a cost.
+        bounds: (low, high) of each of the m + 1 quantities in one step: needed for statistical certificates, checked.
+
+    Example:
+        A stock of at most 9 pieces; order up to 4, sell what is asked for, and lose at most 0.1 sales a day on average.
+
+        >>> import numpy as np, cmdpkit as ck
+        >>> def step(stock, order, rng):
+        ...     stock = np.minimum(stock + order, 9)
+        ...     demand = rng.poisson(2.0, stock.size)
+        ...     sold = np.minimum(stock, demand)
+        ...     return stock - sold, np.stack([5.0 * sold - 2.0 * order - 0.1 * stock, np.minimum(demand - sold, 10)])
+        >>> shop = ck.Simulator(
+        ...     step, lambda n, rng: np.zeros(n, dtype=int), states=10, actions=5, gamma=0.95,
+        ...     constraints=[ck.AtMost(None, 0.1, name="lost sales", per_step=True)],
+        ...     bounds=[(-9.0, 45.0), (0.0, 10.0)],
+        ... )
+        >>> shop
+        Simulator(states=10, actions=5, constraints=['lost sales'], gamma=0.95)
+    """
+
+    def __init__(
+        self,
+        step: StepFunction,
+        start: StartFunction,
+        *,
+        states: int,
+        actions: int,
+        gamma: float,
+        constraints: Sequence[Limit] = (),
+        maximise: bool = True,
+        bounds: Sequence[tuple[float, float]] | None = None,
+    ) -> None:
+        for name, value in (("states", states), ("actions", actions)):
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        for name, function in (("step", step), ("start", start)):
+            if not callable(function):
+                raise TypeError(f"{name} must be callable, not {type(function).__name__}")
+        self.states, self.actions, self.gamma = int(states), int(actions), check_gamma(gamma)
+        self.constraints = check_limits(constraints)
+        self.num_constraints = len(self.constraints)
+        self.maximise = bool(maximise)
+        self.bounds = _check_bounds(bounds, self.num_constraints + 1)
+        self._step, self._start = step, start
+
+    def __repr__(self) -> str:
+        names = [c.name for c in self.constraints]
+        return f"Simulator(states={self.states}, actions={self.actions}, constraints={names}, gamma={self.gamma})"
+
+    def start(self, count: int, rng: np.random.Generator) -> Integers:
+        """First states, checked."""
+        states = np.asarray(self._start(count, rng))
+        if states.shape != (count,) or states.dtype.kind not in "iu":
+            raise ValueError(f"start returned {_what(states)}; it must return {count} whole numbers, shape ({count},)")
+        bad = (states < 0) | (states >= self.states)
+        if bad.any():
+            raise ValueError(f"start returned the state {states[bad][0]}; states are 0 to {self.states - 1}")
+        return states.astype(np.int64)
+
+    def step(self, states: Integers, actions: Integers, rng: np.random.Generator) -> tuple[Integers, Array]:
+        """Next states and quantities, checked; what is wrong is reported with the state and action that did it."""
+        try:
+            answer = self._step(states, actions, rng)
+            following, quantities = answer
+        except Exception as error:
+            s, a = self._culprit(states, actions)
+            raise ValueError(
+                f"the simulator failed in state {s} with action {a}: {type(error).__name__}: {error}"
+            ) from error
+        following, quantities = np.asarray(following), np.asarray(quantities, dtype=float)
+        n, rows = states.size, self.num_constraints + 1
+        if following.shape != (n,) or following.dtype.kind not in "iu":
+            raise ValueError(
+                f"step returned next states as {_what(following)}; whole numbers of shape ({n},) are needed"
+            )
+        if quantities.shape != (rows, n):
+            raise ValueError(f"step returned quantities as {_what(quantities)}; shape ({rows}, {n}) is needed")
+        self._refuse((following < 0) | (following >= self.states), states, actions, following, "moved to state")
+        self._refuse(~np.isfinite(quantities).all(axis=0), states, actions, quantities.T, "gave the quantities")
+        if self.bounds is not None:
+            outside = ((quantities < self.bounds[:, :1]) | (quantities > self.bounds[:, 1:])).any(axis=0)
+            self._refuse(outside, states, actions, quantities.T, "left its bounds with the quantities")
+        return following.astype(np.int64), quantities
+
+    def _refuse(self, bad: Any, states: Integers, actions: Integers, values: Any, what: str) -> None:
+        if bad.any():
+            i = int(np.flatnonzero(bad)[0])
+            raise ValueError(f"in state {states[i]} with action {actions[i]} the simulator {what} {values[i]}")
+
+    def _culprit(self, states: Integers, actions: Integers) -> tuple[int, int]:
+        """The first pair that fails by itself, or the first of all when only the whole batch fails."""
+        for s, a in zip(states[:1000], actions[:1000], strict=True):
+            try:
+                self._step(np.array([s]), np.array([a]), np.random.default_rng(0))
+            except Exception:
+                return int(s), int(a)
+        return int(states[0]), int(actions[0])
+
+    def returns(self, probabilities: Array, horizon: int, rollouts: int, seed: Sequence[int]) -> Returns:
+        """Discounted returns over `horizon` steps of i.i.d. rollouts under a policy."""
+        cumulative = np.cumsum(probabilities, axis=1)
+        total = Returns(0, np.zeros(self.num_constraints + 1), np.zeros(self.num_constraints + 1), 0)
+        for block, count in enumerate(_blocks(rollouts, BLOCK)):
+            rng = np.random.default_rng([*seed, block])
+            states, values = self.start(count, rng), np.zeros((self.num_constraints + 1, count))
+            for t in range(horizon):
+                draws = rng.random(count)[:, None] * cumulative[states, -1:]
+                actions = np.minimum((cumulative[states] <= draws).sum(axis=1), self.actions - 1)
+                states, quantities = self.step(states, actions, rng)
+                values += self.gamma**t * quantities
+            total += Returns(count, values.sum(axis=1), (values**2).sum(axis=1), count * horizon)
+        return total
+
+
+class ModelSimulator(Simulator):
+    """The simulator of a known model, with compiled rollouts."""
+
+    def __init__(self, cmdp: CMDP) -> None:
+        self.cmdp = cmdp
+        self.states, self.actions, self.gamma = cmdp.states, cmdp.actions, cmdp.gamma
+        self.constraints, self.num_constraints, self.maximise = cmdp.constraints, cmdp.num_constraints, cmdp.maximise
+        # The user's quantities again: a per-step limit bounds (1 − γ) times the sum, and that factor is put in later.
+        tables = [cmdp.objective] + [np.asarray(c.values) for c in cmdp.constraints]
+        self._quantities: Array = np.stack(tables).reshape(len(tables), -1)
+        self.bounds = np.stack([self._quantities.min(axis=1), self._quantities.max(axis=1)], axis=1)
+        if self.actions > 65_536 or self.states >= 2**32:
+            raise ValueError("the compiled simulator takes at most 65,536 actions and 2^32 states")
+        self._first: Any = None
+
+    def returns(self, probabilities: Array, horizon: int, rollouts: int, seed: Sequence[int]) -> Returns:
+        """The same numbers for the same seed, whatever the number of threads: every block has a stream of its own."""
+        from cmdpkit import kernels
+
+        table, base = self._tables(probabilities)
+        counts = np.array(list(_blocks(rollouts, STREAM_ROLLOUTS)), dtype=np.int64)
+        keys = np.random.SeedSequence([*seed]).generate_state(2 * counts.size, np.uint64)[::2].copy()
+        sums, squares = np.zeros((2, counts.size, self.num_constraints + 1))
+        run = kernels.rollouts_parallel if rollouts * horizon >= PARALLEL_STEPS else kernels.rollouts_serial
+        quantities = np.ascontiguousarray(self._quantities.T)
+        run(table, base, quantities, self._first_table(), self.gamma, horizon, counts, keys, sums, squares)
+        return Returns(rollouts, sums.sum(axis=0), squares.sum(axis=0), rollouts * horizon)
+
+    def _tables(self, probabilities: Array) -> tuple[Any, Any]:
+        import scipy.sparse as sp
+
+        from cmdpkit import kernels
+
+        matrix = sp.csr_array(self.cmdp.transitions)
+        table = np.empty((matrix.nnz, 2), dtype=np.uint64)
+        base = np.empty(self.states + 1, dtype=np.int64)
+        pointers, columns = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64)
+        kernels.build_tables(pointers, columns, matrix.data, np.ascontiguousarray(probabilities), table, base)
+        return table, base
+
+    def _first_table(self) -> Any:
+        """The alias table of the first state: threshold << 32 | state, and the alias."""
+        if self._first is None:
+            from cmdpkit import kernels
+
+            threshold, alias = np.empty(self.states), np.empty(self.states, dtype=np.int64)
+            kernels.build_alias(np.array(self.cmdp.initial), threshold, alias)
+            limits = np.minimum(threshold * 2.0**32, 2.0**32 - 1.0).astype(np.uint64) << np.uint64(32)
+            self._first = np.stack([limits | np.arange(self.states, dtype=np.uint64), alias.astype(np.uint64)], axis=1)
+        return self._first
+
+
+BLOCK = 50_000
+"""Rollouts of a user's simulator that are advanced together: memory does not grow with their number."""
+
+STREAM_ROLLOUTS = 1_024
+"""Rollouts of a compiled simulator that share a random stream."""
+
+PARALLEL_STEPS = 2_000_000
+"""Below this many transitions one thread is as fast as two."""
+
+
+def from_gymnasium(
+    env: Any,
+    *,
+    gamma: float,
+    quantities: Callable[[int, int, int, float], Sequence[float]] | None = None,
+    constraints: Sequence[Limit] = (),
+    bounds: Sequence[tuple[float, float]] | None = None,
+) -> Simulator:
+    """A Gymnasium environment with discrete states and actions that can be set to a state, as a simulator.
+
+    Toy-text environments (FrozenLake, CliffWalking, Taxi) keep their state in `env.unwrapped.s`. When an episode ends
+    the chain stays where it is for ever, at no reward.
+
+    Args:
+        env: the environment.
+        gamma: the discount factor.
+        quantities: called with (state, action, next state, reward); returns what each limit counts in that step.
+        constraints, bounds: as for `Simulator`.
+    """
+    env.reset(seed=0)  # toy-text environments have a state only then
+    bare = env.unwrapped
+    states, actions = (getattr(space, "n", None) for space in (env.observation_space, env.action_space))
+    if states is None or actions is None or not hasattr(bare, "s"):
+        raise ValueError(f"{env} has no discrete states and actions with a settable state env.unwrapped.s")
+    if constraints and quantities is None:
+        raise ValueError("quantities is needed: what does each limit count?")
+    ended: set[int] = set()
+
+    def start(count: int, rng: np.random.Generator) -> Any:
+        return np.array([env.reset(seed=int(rng.integers(2**31)))[0] for _ in range(count)], dtype=np.int64)
+
+    def step(before: Any, chosen: Any, rng: np.random.Generator) -> tuple[Any, Any]:
+        following = np.array(before)
+        values = np.zeros((len(constraints) + 1, before.size))
+        bare.np_random = rng  # the environment draws from our generator, so that runs repeat
+        for i, (s, a) in enumerate(zip(before, chosen, strict=True)):
+            if int(s) in ended:
+                continue
+            bare.s = int(s)
+            observation, reward, terminated, _, _ = bare.step(int(a))
+            following[i], values[0, i] = observation, reward
+            if quantities is not None:
+                values[1:, i] = quantities(int(s), int(a), int(observation), float(reward))
+            if terminated:
+                ended.add(int(observation))
+        return following, values
+
+    return Simulator(
+        step, start, states=int(states), actions=int(actions), gamma=gamma, constraints=constraints, bounds=bounds
+    )
+
+
+def as_simulator(model: Any) -> Simulator:
+    """A simulator as it is, or that of a model."""
+    if isinstance(model, CMDP):
+        return ModelSimulator(model)
+    if not isinstance(model, Simulator):
+        raise TypeError(f"a cmdpkit.CMDP or cmdpkit.Simulator is needed, not {type(model).__name__}")
+    return model
+
+
+def _blocks(total: int, size: int) -> list[int]:
+    return [size] * (total // size) + ([total % size] if total % size else [])
+
+
+def _what(array: Any) -> str:
+    return f"an array of shape {array.shape} and dtype {array.dtype}"
+
+
+def _check_bounds(bounds: Any, rows: int) -> Any:
+    if bounds is None:
+        return None
+    table = np.asarray(bounds, dtype=float)
+    if table.shape != (rows, 2) or not np.isfinite(table).all() or (table[:, 0] > table[:, 1]).any():
+        raise ValueError(
+            f"bounds must be {rows} pairs (low, high), one for row 0 and one for each limit, got {bounds!r}"
+        )
+    return table
