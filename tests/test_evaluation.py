@@ -128,7 +128,7 @@ def test_values_are_the_power_series(case):
 @pytest.mark.parametrize("sparse", [False, True])
 def test_values_at_gamma_close_to_one_are_those_of_exact_arithmetic(seed, sparse):
     case = Case(states=4, actions=2, m=2, gamma=0.9999, density=0.5, seed=seed)
-    with mock.patch.object(system, "DENSE_STATES", 0):
+    with mock.patch.object(system, "FILLING_STATES", 0):
         evaluation = ck.evaluate(case.cmdp(sparse), case.pi)
     expected = exact_values(case)
     # The condition number is 2/(1 − γ) = 2e4: eps of it, times the few operations of four states.
@@ -173,7 +173,7 @@ def test_dense_and_sparse_agree(case):
     dense = ck.evaluate(case.cmdp(), case.pi)
     small = ck.evaluate(case.cmdp(sparse=True), case.pi)  # a sparse model, dense LU
     with (
-        mock.patch.object(system, "DENSE_STATES", 0),
+        mock.patch.object(system, "FILLING_STATES", 0),
         mock.patch.object(scipy.sparse.linalg, "splu", wraps=scipy.sparse.linalg.splu) as splu,
     ):
         sparse = ck.evaluate(case.cmdp(sparse=True), case.pi)
@@ -187,14 +187,28 @@ def test_dense_and_sparse_agree(case):
         assert (difference <= ROUNDING * case.scale[1:, 0]).all()
 
 
-def test_a_large_sparse_model_takes_the_sparse_path_by_itself():
-    case = Case(states=system.DENSE_STATES + 1, actions=2, m=1, gamma=0.9, density=0.02, seed=1)
+@pytest.mark.parametrize(("kind", "calls"), [("lattice", 1), ("random graph", 0)])
+def test_a_large_sparse_model_takes_the_path_that_suits_its_chain(kind, calls):
+    """A lattice keeps its factors sparse; those of a random graph would fill up, and it is factorised densely."""
+    cmdp = ck.problems.two_queues(capacity=15) if kind == "lattice" else ck.problems.garnet(states=300)
+    pi = np.random.default_rng(0).dirichlet(np.ones(cmdp.actions), size=cmdp.states)
     with mock.patch.object(scipy.sparse.linalg, "splu", wraps=scipy.sparse.linalg.splu) as splu:
-        sparse = ck.evaluate(case.cmdp(sparse=True), case.pi)
-    assert splu.call_count == 1
-    assert (np.abs(sparse.state_values - power_series(case)) <= ROUNDING * case.scale).all()
-    dense = ck.evaluate(case.cmdp(), case.pi)
-    np.testing.assert_allclose(sparse.occupancy, dense.occupancy, atol=ROUNDING)
+        sparse = ck.evaluate(cmdp, pi)
+    assert splu.call_count == calls
+    shape = (cmdp.states, cmdp.actions, cmdp.states)
+    kind_of = {"reward" if cmdp.maximise else "cost": cmdp.objective}
+    dense = ck.evaluate(
+        ck.CMDP(
+            cmdp.transitions.toarray().reshape(shape),
+            constraints=cmdp.constraints,
+            gamma=cmdp.gamma,
+            initial=cmdp.initial,
+            **kind_of,
+        ),
+        pi,
+    )
+    np.testing.assert_allclose(sparse.state_values, dense.state_values, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(sparse.occupancy, dense.occupancy, atol=1e-12)
 
 
 @random_models
@@ -203,7 +217,7 @@ def test_the_short_cut_for_deterministic_policies_agrees(case, path):
     choice = case.pi.argmax(axis=1)
     cmdp = case.cmdp(sparse=path != "dense")
     states = np.arange(cmdp.states)
-    with mock.patch.object(system, "DENSE_STATES", 0 if path.endswith("sparse LU") else 200):
+    with mock.patch.object(system, "FILLING_STATES", 0 if path.endswith("sparse LU") else 4_000):
         gathered = PolicySystem(cmdp, choice=choice)
         mixed = PolicySystem(cmdp, ck.TabularPolicy.deterministic(choice, cmdp.actions).probabilities)
     cost = case.tables[0][states, choice]
@@ -241,7 +255,7 @@ HAND_POLICY = np.array([[0.75, 0.25], [0.5, 0.5]])
 @pytest.mark.parametrize("sense", ["reward", "cost"])
 def test_two_states_by_hand(sense, path, monkeypatch):
     if path == "sparse, sparse LU":
-        monkeypatch.setattr(system, "DENSE_STATES", 0)
+        monkeypatch.setattr(system, "FILLING_STATES", 0)
     transitions = STAY_OR_SWAP if path == "dense" else sp.csr_array(STAY_OR_SWAP.reshape(4, 2))
     limits = [
         ck.AtMost(SWAPS, 2.0, name="swaps"),
@@ -293,7 +307,7 @@ def test_zero_is_not_minus_zero(sense, zero):
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_gamma_zero_sees_only_the_first_step(sparse, monkeypatch):
-    monkeypatch.setattr(system, "DENSE_STATES", 0)
+    monkeypatch.setattr(system, "FILLING_STATES", 0)
     case = Case(states=4, actions=3, m=2, gamma=0.0, density=0.5, seed=3)
     evaluation = ck.evaluate(case.cmdp(sparse), case.pi)
     np.testing.assert_array_equal(evaluation.action_values, case.tables)
@@ -304,7 +318,7 @@ def test_gamma_zero_sees_only_the_first_step(sparse, monkeypatch):
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("gamma", [0.0, 0.9, 0.9999])
 def test_one_state_is_a_geometric_series(gamma, sparse, monkeypatch):
-    monkeypatch.setattr(system, "DENSE_STATES", 0)
+    monkeypatch.setattr(system, "FILLING_STATES", 0)
     transitions = sp.csr_array(np.ones((2, 1))) if sparse else np.ones((1, 2, 1))
     limits = [ck.AtLeast([[1.0, 5.0]], 0.0), ck.AtLeast([[1.0, 5.0]], 0.0, per_step=True)]
     cmdp = ck.CMDP(transitions, reward=[[0.0, 4.0]], constraints=limits, gamma=gamma)
@@ -321,7 +335,7 @@ def test_one_state_is_a_geometric_series(gamma, sparse, monkeypatch):
 @pytest.mark.parametrize("sparse", [False, True])
 def test_one_action_is_a_chain_without_choice(sparse, monkeypatch):
     # A ring of three states: 0 → 1 → 2 → 0, reward 1 in state 0: V(0) = 1/(1 − γ³), V(1) = γ² V(0), V(2) = γ V(0).
-    monkeypatch.setattr(system, "DENSE_STATES", 0)
+    monkeypatch.setattr(system, "FILLING_STATES", 0)
     ring = np.roll(np.eye(3), 1, axis=1)
     transitions = sp.csr_array(ring) if sparse else ring[:, None, :]
     cmdp = ck.CMDP(transitions, reward=[[1.0], [0.0], [0.0]], gamma=0.5, initial=0)
@@ -336,7 +350,7 @@ def test_one_action_is_a_chain_without_choice(sparse, monkeypatch):
 @pytest.mark.parametrize("gamma", [0.9, 0.9999])
 def test_absorbing_and_unreachable_states(gamma, sparse, monkeypatch):
     # State 0 leaves for the absorbing state 1 with probability 1/2 a step; nothing leads to state 2, which leads to 0.
-    monkeypatch.setattr(system, "DENSE_STATES", 0)
+    monkeypatch.setattr(system, "FILLING_STATES", 0)
     p = np.array([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
     transitions = sp.csr_array(p) if sparse else p[:, None, :]
     cmdp = ck.CMDP(transitions, cost=[[1.0], [3.0], [100.0]], gamma=gamma, initial=0)
