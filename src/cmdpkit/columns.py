@@ -123,9 +123,8 @@ class ColumnSearch:
             if fresh:
                 self._price()
             self.stuck = not fresh or self.upper - self.bound <= 1e-13 * self.scales[0]
-            if (
-                not fresh and self.multipliers.any()
-            ):  # where all limits are slack, rounding may have hidden that 0 is best
+            if not fresh and self.upper - self.bound > 1e-9 * self.scales[0]:
+                # The bounds have not met: where all limits are slack, rounding may have hidden that λ = 0 is best.
                 self.ask_bound(np.zeros_like(prices))
             yield self
             if self.stuck and not self._relax():
