@@ -873,3 +873,19 @@ def test_tol_reaches_the_solver(cmdpkit):
     assert (loose.code, tight.code) == (0, 0)
     assert loose.json["iterations"] < tight.json["iterations"]
     assert tight.json["gap"] <= 1e-6 < loose.json["gap"] <= 1e-2
+
+
+def test_parameters_of_a_problem_reach_solve(cmdpkit, tmp_path):
+    run = cmdpkit("solve", "garnet", "--set", "states=12", "--set", "constraints=1", "--json")
+    assert run.code == 0
+    assert run.json["objective"] == pytest.approx(ck.solve(ck.problems.garnet(states=12, constraints=1)).objective)
+    two_state().save(tmp_path / "good.npz")
+    refused = cmdpkit("solve", tmp_path / "good.npz", "--set", "states=12")
+    assert refused.code == 2
+    assert "--set is for built-in problems" in refused.err
+
+
+def test_certify_names_its_constraints_in_json(cmdpkit, tmp_path):
+    ck.TabularPolicy.uniform(20, 10).save(tmp_path / "uniform.npz")
+    run = cmdpkit("certify", "paper", tmp_path / "uniform.npz", "--json")
+    assert [(c["name"], c["limit"]) for c in run.json["constraints"]] == [("utility", 3.0)]

@@ -23,6 +23,9 @@ METHODS = (
     *("auto", "pmd-pd", "pmd-pd-zero", "npg-pd", "crpo", "columns", "lp"),
     *("npg", "pg", "npg-entropy", "pg-entropy"),
 )
+SET = click.option(
+    "--set", "parameters", multiple=True, metavar="KEY=VALUE", help="A parameter of a built-in problem, e.g. gamma=0.9."
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of tables.")
 
 
@@ -54,13 +57,16 @@ def cli() -> None:
 @click.option("--alpha", type=float, help="First-order methods: weight of the KL divergence to the anchor policy.")
 @click.option("--dual-cap", type=float, help="npg-pd: largest multiplier.")
 @click.option("--tolerance", type=float, help="crpo: a limit counts as violated while it is this close.")
+@SET
 @click.option("--schedule", type=click.Choice(["theory"]), help="pmd-pd, pmd-pd-zero: the parameters of the theorems.")
 @click.option("--xi", type=float, help="pmd-pd-zero: the Slater margin, computed when it is not given.")
 @click.option(
     "--out", type=click.Path(dir_okay=False), help="Save the policy here (.npz), the result beside it (.json)."
 )
 @JSON
-def solve(model: str, method: str, tol: float, out: str | None, as_json: bool, **settings: Any) -> None:
+def solve(
+    model: str, method: str, tol: float, out: str | None, parameters: tuple[str, ...], as_json: bool, **settings: Any
+) -> None:
     """Solve MODEL: a file written by CMDP.save, or the name of a built-in problem."""
     from cmdpkit.report import result_report
     from cmdpkit.solver import solve as run
@@ -73,7 +79,7 @@ def solve(model: str, method: str, tol: float, out: str | None, as_json: bool, *
         for target in (Path(out), _beside(out)):
             if target.exists() and Path(model).exists() and target.samefile(model):
                 raise ValueError(f"--out {out} would overwrite the model {model}; choose another name")
-    result = run(_model(model), method, tol, progress=sys.stderr.isatty(), **settings)
+    result = run(_model(model, parameters), method, tol, progress=sys.stderr.isatty(), **settings)
     if out is not None:
         result.policy.save(out)
         result.save(_beside(out))
@@ -97,6 +103,7 @@ def certify(model: str, policy: str, tol: float, as_json: bool) -> None:
     from cmdpkit.checks import check_number
     from cmdpkit.policy import TabularPolicy
     from cmdpkit.report import certificate_report
+    from cmdpkit.result import describe_constraints
 
     if check_number(tol, "tol") < 0.0:
         raise ValueError(f"tol must not be negative, got {tol}")
@@ -104,9 +111,9 @@ def certify(model: str, policy: str, tol: float, as_json: bool) -> None:
     certificate = prove(cmdp, TabularPolicy.load(policy))
     optimal = certificate.optimal(tol)
     if as_json:
-        click.echo(
-            json.dumps({**certificate.to_dict(), "feasible": certificate.feasible(tol), "optimal": optimal}, indent=2)
-        )
+        summary = certificate.to_dict() | {"constraints": describe_constraints(cmdp, certificate)}
+        summary |= {"feasible": certificate.feasible(tol), "optimal": optimal}
+        click.echo(json.dumps(summary, indent=2))
     else:
         verdict = (
             "optimal"
@@ -125,19 +132,17 @@ def certify(model: str, policy: str, tol: float, as_json: bool) -> None:
 @cli.command(short_help="List the built-in problems, or write one to a file.")
 @click.argument("name", required=False)
 @click.option("--out", type=click.Path(dir_okay=False), help="Write the model to this file (.npz).")
-@click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A parameter of the problem, e.g. gamma=0.9."
-)
+@SET
 @JSON
-def problems(name: str | None, out: str | None, settings: tuple[str, ...], as_json: bool) -> None:
+def problems(name: str | None, out: str | None, parameters: tuple[str, ...], as_json: bool) -> None:
     """List the built-in problems; or describe one, or write it to a file."""
 
     if name is None:
-        if out is not None or settings:
+        if out is not None or parameters:
             raise ValueError("say which problem to write: cmdpkit problems NAME --out FILE")
         _list_problems(as_json)
         return
-    cmdp = _built_in(name, dict(_setting(text) for text in settings))
+    cmdp = _built_in(name, parameters)
     if out is not None:
         _check_folder(out)
         cmdp.save(out)
@@ -200,25 +205,28 @@ def _describe(name: str, cmdp: CMDP) -> None:
     click.echo(repr(cmdp))
 
 
-def _model(name: str) -> CMDP:
-    """A model file, or a built-in problem by name."""
+def _model(name: str, parameters: tuple[str, ...] = ()) -> CMDP:
+    """A model file, or a built-in problem by name, with parameters."""
     from cmdpkit.model import CMDP
     from cmdpkit.problems import CATALOGUE
 
     if name in CATALOGUE and not Path(name).is_file():
-        return _built_in(name, {})
+        return _built_in(name, parameters)
     if not Path(name).exists():
         raise FileNotFoundError(f"no such file: {name}; it is not a built-in problem either ({', '.join(CATALOGUE)})")
+    if parameters:
+        raise ValueError(f"--set is for built-in problems; {name} is a model file")
     return CMDP.load(name)
 
 
-def _built_in(name: str, settings: dict[str, Any]) -> CMDP:
+def _built_in(name: str, parameters: tuple[str, ...]) -> CMDP:
     from inspect import signature
 
     from cmdpkit.problems import CATALOGUE
 
     if name not in CATALOGUE:
         raise ValueError(f"unknown problem {name!r}; choose one of {', '.join(CATALOGUE)}")
+    settings = dict(_setting(text) for text in parameters)
     known = signature(CATALOGUE[name]).parameters
     unknown = [key for key in settings if key not in known]
     if unknown:

@@ -133,18 +133,7 @@ class Result:
             "bound": finite(certificate.bound),
             "gap": finite(certificate.gap),
             "violation": finite(certificate.violation),
-            "constraints": [
-                {
-                    "name": constraint.name,
-                    "sense": constraint.symbol,
-                    "limit": constraint.limit,
-                    "per_step": constraint.per_step,
-                    "value": float(self.constraint_values[i]),
-                    "violation": float(self.violations[i]),
-                    "multiplier": float(self.multipliers[i]),
-                }
-                for i, constraint in enumerate(self.model.constraints)
-            ],
+            "constraints": describe_constraints(self.model, certificate),
             "infeasibility": None if certificate.infeasibility is None else certificate.infeasibility.tolist(),
             "infeasibility_margin": certificate.infeasibility_margin,
             "iterations": self.iterations,
@@ -160,3 +149,19 @@ class Result:
         from cmdpkit.report import result_text
 
         return result_text(self)
+
+
+def describe_constraints(cmdp: CMDP, certificate: Certificate) -> list[dict[str, Any]]:
+    """Every limit with the policy's value, as plain data for JSON."""
+    return [
+        {
+            "name": constraint.name,
+            "sense": constraint.symbol,
+            "limit": constraint.limit,
+            "per_step": constraint.per_step,
+            "value": float(certificate.constraint_values[i]),
+            "violation": float(certificate.violations[i]),
+            "multiplier": float(certificate.multipliers[i]),
+        }
+        for i, constraint in enumerate(cmdp.constraints)
+    ]
