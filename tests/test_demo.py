@@ -87,12 +87,12 @@ def check_curves(picture):
     from matplotlib.colors import to_rgb
     from matplotlib.image import imread
 
-    from cmdpkit.experiments.demo import FIRST_ORDER
+    from cmdpkit.experiments.common import ALGORITHMS, COLOURS
 
     pixels = imread(picture)[..., :3]
-    assert set(FIRST_ORDER) == {"pmd-pd", "npg-pd", "crpo"}
+    assert set(ALGORITHMS) == {"pmd-pd", "npg-pd", "crpo"}
     half = pixels.shape[1] // 2
     for side in (pixels[:, :half], pixels[:, half:]):
-        for colour in FIRST_ORDER.values():
+        for colour in (COLOURS[method] for method in ALGORITHMS):
             near = np.abs(side - np.array(to_rgb(colour))).max(axis=-1) < 0.02
             assert near.sum() > 200

@@ -29,7 +29,6 @@ class Prover:
         self.next_refutation = 100
         self.bound = -np.inf
         self.multipliers = np.zeros(cmdp.num_constraints)
-        self.infeasible: Certificate | None = None
 
     def found(self, k: int) -> Certificate | None:
         """A certificate that ends the run at macro step k, if there is one."""

@@ -129,6 +129,12 @@ def linear_rate(error: Array, floor: float = 1e-11) -> float:
 # -- files -----------------------------------------------------------------------------------------------------------
 
 
+def append_row(columns: dict[str, list[Any]], row: Sequence[Any]) -> None:
+    """Add one entry to every column, in order."""
+    for column, value in zip(columns.values(), row, strict=True):
+        column.append(value)
+
+
 def write_csv(path: Path, columns: Mapping[str, Iterable[Any]]) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from cmdpkit.experiments.common import ALGORITHMS, COLOURS, figure, run_fixed, save
 from cmdpkit.model import CMDP
 from cmdpkit.problems import paper
 from cmdpkit.report import comparison_table, result_report
 from cmdpkit.result import Result
 from cmdpkit.solver import solve
-
-FIRST_ORDER = {"pmd-pd": "tab:blue", "npg-pd": "tab:orange", "crpo": "tab:green"}
-"""The first-order methods with their colours: the same in every figure."""
 
 ITERATIONS = 1_000
 
@@ -24,40 +21,32 @@ def run(cmdp: CMDP) -> tuple[list[Result], dict[str, Result]]:
     """Results of every method at its defaults, and of the first-order methods at the paper's own steps."""
     solve(cmdp)  # loads SciPy's solvers, so that no method below is charged for it
     defaults = [solve(cmdp, "auto"), solve(cmdp, "lp")]
-    defaults += [solve(cmdp, method, max_iterations=ITERATIONS) for method in FIRST_ORDER]
+    defaults += [solve(cmdp, method, max_iterations=ITERATIONS) for method in ALGORITHMS]
     # The paper's experiment: effective step 1 for all, η′ = 1, t_k = 1; exactly ITERATIONS macro steps.
-    duals: dict[str, dict[str, Any]] = {"pmd-pd": {"eta_dual": 1.0}, "npg-pd": {"eta_dual": 1.0}, "crpo": {}}
-    curves = {m: solve(cmdp, m, tol=0.0, max_iterations=ITERATIONS, step=1.0, **duals[m]) for m in FIRST_ORDER}
-    return defaults, curves
+    return defaults, {method: run_fixed(cmdp, method, ITERATIONS) for method in ALGORITHMS}
 
 
 def plot(curves: dict[str, Result], optimum: float, path: Path) -> None:
     """Distance of the average and the last iterate to the optimum, in objective and in the limit."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), constrained_layout=True)
+    drawing, axes = figure()
     k = np.arange(1, ITERATIONS + 1)
-    for method, colour in FIRST_ORDER.items():
+    for method in ALGORITHMS:
+        colour = COLOURS[method]
         history, limit = curves[method].history, curves[method].model.limits[0]
         distances = (
             (optimum - history.average_objective, optimum - history.objective),
             (limit - history.average_constraint_values[:, 0], limit - history.constraint_values[:, 0]),
         )
-        for axis, (average, last) in zip(axes, distances, strict=True):
+        for axis, (average, last) in zip(axes[0], distances, strict=True):
             axis.loglog(k, np.abs(last), color=colour, alpha=0.35, linewidth=0.9)
             axis.loglog(k, np.abs(average), color=colour, linewidth=2.0, label=method.upper())
-    for axis, title in zip(axes, ("|optimality gap|", "|limit − utility|"), strict=True):
+    for axis, title in zip(axes[0], ("|optimality gap|", "|limit − utility|"), strict=True):
         axis.loglog(k, 3.0 / k, "k:", linewidth=1.0, label="1/k")
         axis.set(xlabel="macro step k", title=title, ylim=(1e-6, 5.0))
-        axis.grid(alpha=0.25)
-    axes[0].legend(title="bold: average iterate\nthin: last iterate", loc="lower left", fontsize=9)
-    figure.suptitle("The paper's instance (S = 20, A = 10, γ = 0.8), effective step 1, η′ = 1")
+    axes[0, 0].legend(title="bold: average iterate\nthin: last iterate", loc="lower left", fontsize=9)
+    drawing.suptitle("The paper's instance (S = 20, A = 10, γ = 0.8), effective step 1, η′ = 1")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(drawing, path)
 
 
 def main(path: Path) -> None:

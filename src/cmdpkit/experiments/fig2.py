@@ -13,6 +13,7 @@ from cmdpkit.experiments.common import (
     Claim,
     Section,
     Settings,
+    append_row,
     errors,
     figure,
     linear_rate,
@@ -54,8 +55,7 @@ def _run_curves(settings: Settings, name: str, cmdp: CMDP, steps: int) -> None:
         for error, values in zip(COLUMNS, errors(run_fixed(cmdp, method, steps), optimum), strict=True):
             columns[f"{method} {error}"] = values[keep]
             fitted = (slope(k, values, steps // 30), linear_rate(values) if "last" in error else float("nan"))
-            for column, entry in zip(rates, (method, error, *fitted), strict=True):
-                rates[column].append(entry)
+            append_row(rates, (method, error, *fitted))
     write_csv(settings.folder / f"{name}.csv", columns)
     write_csv(settings.folder / f"{name}_rates.csv", rates)
 
@@ -73,8 +73,7 @@ def _run_map(settings: Settings) -> None:
         gap, violation, last_gap, last_violation = errors(run_fixed(cmdp, method, MAP_STEPS, step, **option), optimum)
         error = max(abs(gap[-1]), violation[-1])
         entry = (method, step, other, error, max(abs(last_gap[-1]), last_violation[-1]))
-        for column, value in zip(rows, entry, strict=True):
-            rows[column].append(value)
+        append_row(rows, entry)
     write_csv(settings.folder / "fig2_map.csv", rows)
 
 

@@ -13,6 +13,7 @@ from cmdpkit.experiments.common import (
     Claim,
     Section,
     Settings,
+    append_row,
     errors,
     linear_rate,
     read_csv,
@@ -77,8 +78,7 @@ def run(settings: Settings) -> None:
             gap[-1],
             violation[-1],
         )
-        for column, value in zip(rows, entry, strict=True):
-            rows[column].append(value)
+        append_row(rows, entry)
     write_csv(settings.folder / "table1.csv", rows)
 
 

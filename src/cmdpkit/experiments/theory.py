@@ -13,6 +13,7 @@ from cmdpkit.experiments.common import (
     Claim,
     Section,
     Settings,
+    append_row,
     errors,
     figure,
     random_instance,
@@ -45,8 +46,7 @@ def run(settings: Settings) -> None:
     rows: dict[str, list[Any]] = {name: [] for name in names}
     for i, cmdp in enumerate(settings.track(models, "theory: bounds")):
         columns, ratios = measure(cmdp, steps)
-        for name, value in zip(names, (i, cmdp.num_constraints, cmdp.gamma, *ratios), strict=True):
-            rows[name].append(value)
+        append_row(rows, (i, cmdp.num_constraints, cmdp.gamma, *ratios))
         if i == 0:
             write_csv(settings.folder / "theory.csv", columns)
     write_csv(settings.folder / "theory_random.csv", rows)

@@ -12,6 +12,7 @@ from cmdpkit.experiments.common import (
     Claim,
     Section,
     Settings,
+    append_row,
     errors,
     figure,
     random_instance,
@@ -60,8 +61,7 @@ def run(settings: Settings) -> None:
             optimum - truth.objective,
             optimum - evaluate(cmdp, plain.average_policy).objective,
         )
-        for column, value in zip(rows, entry, strict=True):
-            rows[column].append(value)
+        append_row(rows, entry)
     write_csv(settings.folder / "zero_random.csv", rows)
     _run_theorem_2(settings)
 
@@ -78,8 +78,7 @@ def _run_theorem_2(settings: Settings) -> None:
         gap = solve(cmdp, tol=1e-9).objective - truth.objective
         violation = float((cmdp.limits - truth.constraint_values).max())
         ratio = gap / theorem_1(cmdp, steps).zero_gap_bound(xi)
-        for column, value in zip(rows, (seed, cmdp.num_constraints, cmdp.gamma, steps, violation, ratio), strict=True):
-            rows[column].append(value)
+        append_row(rows, (seed, cmdp.num_constraints, cmdp.gamma, steps, violation, ratio))
     write_csv(settings.folder / "zero_theorem.csv", rows)
 
 
