@@ -22,9 +22,13 @@ def exact_returns(cmdp, policy):
     return np.append(values.objective, values.constraint_values * units)
 
 
+def dense(cmdp):
+    return cmdp.transitions.toarray() if hasattr(cmdp.transitions, "toarray") else np.asarray(cmdp.transitions)
+
+
 def twin(cmdp):
     """The same model as a user's simulator: next states drawn row by row with NumPy."""
-    P = cmdp.transitions.toarray() if hasattr(cmdp.transitions, "toarray") else np.asarray(cmdp.transitions)
+    P = dense(cmdp)
     tables = np.stack([cmdp.objective, *(np.asarray(c.values) for c in cmdp.constraints)])
     bounds = [(table.min(), table.max()) for table in tables]
 
@@ -54,8 +58,8 @@ def test_rollouts_have_the_exact_mean_and_variance(seed, kind):
     simulator = ModelSimulator(cmdp) if kind == "compiled" else twin(cmdp)
     n, horizon = (200_000, 80) if kind == "compiled" else (20_000, 80)
     returns = simulator.returns(policy, horizon, n, (seed,))
-    mean = returns.sums / n
-    deviation = np.sqrt(np.maximum(returns.squares / n - mean**2, 0.0) / n)
+    mean = returns.means[0]
+    deviation = np.sqrt(np.maximum(returns.squares[0] / n - mean**2, 0.0) / n)
     truth = exact_returns(cmdp, policy)
     assert returns.transitions == n * horizon
     assert (np.abs(mean - truth) <= 4.5 * deviation + 1e-6 * np.maximum(1.0, np.abs(truth))).all()
@@ -68,24 +72,68 @@ def test_one_step_frequencies_are_those_of_the_model():
     returns = ModelSimulator(cmdp).returns(policy, 1, 400_000, (5,))
     expected = cmdp.initial @ cmdp.objective[:, 0]
     spread = np.sqrt(cmdp.initial @ cmdp.objective[:, 0] ** 2 - expected**2)
-    assert returns.sums[0] / 400_000 == pytest.approx(expected, abs=5 * spread / np.sqrt(400_000) + 1e-12)
+    assert returns.means[0, 0] == pytest.approx(expected, abs=5 * spread / np.sqrt(400_000) + 1e-12)
 
 
-def test_numbers_do_not_depend_on_the_threads():
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("horizon", [40, None])
+def test_numbers_do_not_depend_on_the_threads(pairs, horizon, monkeypatch):
     simulator = ModelSimulator(ck.problems.paper())
-    table, base = simulator._tables(uniform_policy(simulator))
-    counts, keys = np.full(64, 500), np.arange(64, dtype=np.uint64) * np.uint64(977)
-    results = []
-    for run in (kernels.rollouts_serial, kernels.rollouts_parallel):
-        sums, squares = np.zeros((2, 64, 2))
-        quantities = np.ascontiguousarray(simulator._quantities.T)
-        run(table, base, quantities, simulator._first_table(), 0.8, 40, counts, keys, sums, squares)
-        results.append((sums, squares))
-    np.testing.assert_array_equal(results[0], results[1])
-    one, two = (simulator.returns(uniform_policy(simulator), 40, 100_000, (1, 2)) for _ in range(2))
-    np.testing.assert_array_equal(one.sums, two.sums)
-    other = simulator.returns(uniform_policy(simulator), 40, 100_000, (1, 3))
-    assert (one.sums != other.sums).all()
+    policy, runs = uniform_policy(simulator), []
+    for threshold in (0, 10**12):  # every run parallel, no run parallel
+        monkeypatch.setattr("cmdpkit.simulators.PARALLEL_STEPS", threshold)
+        runs.append(simulator.returns(policy, horizon, 3_000, (1, 2), pairs=pairs))
+    np.testing.assert_array_equal(runs[0].sums, runs[1].sums)
+    np.testing.assert_array_equal(runs[0].squares, runs[1].squares)
+    assert runs[0].transitions == runs[1].transitions
+    other = simulator.returns(policy, horizon, 3_000, (1, 3), pairs=pairs)
+    assert (runs[0].sums != other.sums).all()
+
+
+@pytest.mark.parametrize("horizon", [90, None])
+@pytest.mark.parametrize("kind", ["compiled", "user's own"])
+def test_returns_from_every_pair_have_the_exact_mean(kind, horizon):
+    """Q_i of every pair, a mix of them, and a cost of states that the first step does not pay."""
+    cmdp = random_model(4, constraints=2, gamma=0.8, states=5)
+    rng = np.random.default_rng(1)
+    policy = rng.dirichlet(np.full(cmdp.actions, 0.5), size=cmdp.states)
+    simulator = ModelSimulator(cmdp) if kind == "compiled" else twin(cmdp)
+    n = 60_000 if kind == "compiled" else 6_000
+    mix, extra = np.array([[1.0, 0.0, 0.0], [0.5, -2.0, 1.0]]), rng.uniform(size=cmdp.states)
+    answer = simulator.returns(policy, horizon, n, (3,), pairs=True, weights=mix, state_cost=extra)
+    units = np.array([1.0] + [1.0 / (1.0 - cmdp.gamma) if c.per_step else 1.0 for c in cmdp.constraints])
+    q = (ck.evaluate(cmdp, policy).action_values * units[:, None, None]).reshape(3, -1)
+    states_only = ck.CMDP(
+        dense(cmdp).reshape(cmdp.states, cmdp.actions, cmdp.states),
+        cost=np.repeat(extra[:, None], cmdp.actions, axis=1),
+        gamma=cmdp.gamma,
+    )
+    later = ck.evaluate(states_only, policy).action_values[0] - extra[:, None]
+    truth = (mix @ q).T + later.reshape(-1, 1)
+    deviation = np.sqrt(np.maximum(answer.squares / n - answer.means**2, 0.0) / n)
+    assert answer.sums.shape == (cmdp.states * cmdp.actions, 2)
+    assert (np.abs(answer.means - truth) <= 5.0 * deviation + 1e-6).all()
+    mean_length = answer.transitions / (n * truth.shape[0])
+    assert mean_length == (90 if horizon else pytest.approx(5.0, rel=0.02))
+
+
+@pytest.mark.parametrize("kind", ["compiled", "user's own"])
+def test_geometric_returns_from_the_start_are_unbiased(kind):
+    cmdp = random_model(8, constraints=1, gamma=0.7)
+    simulator = ModelSimulator(cmdp) if kind == "compiled" else twin(cmdp)
+    n = 200_000 if kind == "compiled" else 40_000
+    answer = simulator.returns(uniform_policy(cmdp), None, n, (9,))
+    deviation = np.sqrt((answer.squares[0] / n - answer.means[0] ** 2) / n)
+    assert (np.abs(answer.means[0] - exact_returns(cmdp, uniform_policy(cmdp))) <= 4.5 * deviation).all()
+
+
+def test_a_model_steps_like_its_table():
+    cmdp = random_model(2, constraints=1, gamma=0.7, states=4)
+    states, actions = np.full(100_000, 2), np.full(100_000, 1)
+    following, quantities = ModelSimulator(cmdp).step(states, actions, np.random.default_rng(0))
+    row = dense(cmdp)[2 * cmdp.actions + 1]
+    np.testing.assert_allclose(np.bincount(following, minlength=4) / 1e5, row, atol=0.008)
+    assert (quantities[0] == cmdp.objective[2, 1]).all()
 
 
 def test_alias_tables_hold_the_distribution():

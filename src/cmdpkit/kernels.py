@@ -87,26 +87,57 @@ def build_tables(indptr, indices, data, pi, table, base):  # pragma: no cover - 
 
 
 @njit(cache=True)
-def _block(table, base, costs, first, gamma, horizon, rollouts, key, sums, squares):  # pragma: no cover - compiled
-    """Sums and sums of squares of the discounted returns of `rollouts` rollouts, all from the stream `key`."""
+def build_starts(indptr, indices, data, table):  # pragma: no cover - compiled
+    """The alias table of every row of a sparse matrix: threshold << 32 | own column, and the alias's column."""
+    for row in range(indptr.size - 1):
+        first, n = indptr[row], indptr[row + 1] - indptr[row]
+        threshold, alias = np.empty(n), np.empty(n, np.int64)
+        build_alias(data[first : first + n], threshold, alias)
+        for i in range(n):
+            limit = uint64(min(threshold[i] * 4294967296.0, 4294967295.0))
+            table[first + i, 0] = (limit << uint64(32)) | uint64(indices[first + i])
+            table[first + i, 1] = uint64(indices[first + alias[i]])
+
+
+@njit(cache=True)
+def _block(table, base, costs, starts, head, start, discount_0, gamma, horizon, rollouts, key, sums, squares):
+    # pragma: no cover - compiled
+    """Rollouts from one distribution of first states, all from the stream `key`; returns the steps taken.
+
+    A return is start + discount_0 · Σ_l γ^l cost(s_l, a_l) over `horizon` steps. With horizon −1 a rollout goes on with
+    probability γ after every step and nothing is discounted (discount_0 and γ are then the chances to go on).
+    """
     quantities = costs.shape[1]
     actions = costs.shape[0] // (base.size - 1)
-    state = np.empty(LANES, np.uint64)
-    random = np.empty(LANES, np.uint64)
+    state, random = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)
+    length = np.empty(LANES, np.int64)
     returns = np.empty((LANES, quantities))
-    done = 0
+    begin_start, size_start = uint64(head[0]), uint64(head[1] - head[0])
+    done = steps = 0
     while done < rollouts:
         lanes = min(LANES, rollouts - done)
+        longest = 0
         for c in range(lanes):
             random[c] = _mix(key + uint64(done + c) * GOLDEN)
             z = _mix(random[c])
-            entry = ((z >> uint64(32)) * uint64(first.shape[0])) >> uint64(32)
-            word = first[entry, 0]
-            state[c] = word & LOW if (z & LOW) < (word >> uint64(32)) else first[entry, 1]
-            returns[c, :] = 0.0
-        discount = 1.0
-        for _ in range(horizon):
+            entry = begin_start + (((z >> uint64(32)) * size_start) >> uint64(32))
+            word = starts[entry, 0]
+            state[c] = word & LOW if (z & LOW) < (word >> uint64(32)) else starts[entry, 1]
+            length[c] = horizon
+            if horizon < 0:
+                random[c] += GOLDEN
+                u = (np.float64(_mix(random[c]) >> uint64(11)) + 1.0) * 2.0**-53  # in (0, 1]
+                # P(length > l) = discount_0 · γ^l
+                length[c] = 0 if u > discount_0 else 1 + int(np.log(u / discount_0) / np.log(gamma))
+            longest = max(longest, length[c])
+            steps += length[c]
+            for i in range(quantities):
+                returns[c, i] = start[i]
+        discount = discount_0 if horizon >= 0 else 1.0
+        for t in range(longest):
             for c in range(lanes):
+                if t >= length[c]:
+                    continue
                 random[c] += GOLDEN
                 z = _mix(random[c])
                 s = state[c]
@@ -119,21 +150,35 @@ def _block(table, base, costs, first, gamma, horizon, rollouts, key, sums, squar
                 for i in range(quantities):
                     returns[c, i] += discount * costs[pair, i]
                 state[c] = word & LOW if own else other >> uint64(32)
-            discount *= gamma
+            if horizon >= 0:
+                discount *= gamma
         for c in range(lanes):
             for i in range(quantities):
                 sums[i] += returns[c, i]
                 squares[i] += returns[c, i] * returns[c, i]
         done += lanes
+    return steps
 
 
 @njit(cache=True, parallel=True)
-def rollouts_parallel(table, base, costs, first, gamma, horizon, counts, keys, sums, squares):  # pragma: no cover
+def rollouts_parallel(
+    table, base, costs, starts, heads, first, discount_0, gamma, horizon, counts, keys, sums, squares, steps
+):  # pragma: no cover - compiled
+    """Stream b belongs to start b // (streams a start) and writes row b of sums, squares and steps."""
+    shared = counts.size // (heads.size - 1)
     for b in prange(counts.size):
-        _block(table, base, costs, first, gamma, horizon, counts[b], keys[b], sums[b], squares[b])
+        r = b // shared
+        chain, return_0 = (table, base, costs, starts, heads[r : r + 2]), (first[r], discount_0, gamma, horizon)
+        steps[b] = _block(*chain, *return_0, counts[b], keys[b], sums[b], squares[b])
 
 
 @njit(cache=True)
-def rollouts_serial(table, base, costs, first, gamma, horizon, counts, keys, sums, squares):  # pragma: no cover
+def rollouts_serial(
+    table, base, costs, starts, heads, first, discount_0, gamma, horizon, counts, keys, sums, squares, steps
+):  # pragma: no cover - compiled
+    """The same on one thread."""
+    shared = counts.size // (heads.size - 1)
     for b in range(counts.size):
-        _block(table, base, costs, first, gamma, horizon, counts[b], keys[b], sums[b], squares[b])
+        r = b // shared
+        chain, return_0 = (table, base, costs, starts, heads[r : r + 2]), (first[r], discount_0, gamma, horizon)
+        steps[b] = _block(*chain, *return_0, counts[b], keys[b], sums[b], squares[b])

@@ -65,7 +65,59 @@ class AtLeast(Limit):
     symbol = ">="
 
 
-class CMDP:
+class Statement:
+    """What a model and a simulator have in common: sizes, the sense of the objective, and the limits.
+
+    `units` (m + 1,) turn the user's quantities into the convention's costs, c_i = units_i · quantity_i: the sign of the
+    objective or limit, times 1 − γ for a limit per step. `offsets` (m,) are what V_i is measured from.
+    """
+
+    states: int
+    actions: int
+    gamma: float
+    maximise: bool
+    constraints: tuple[Limit, ...]
+
+    def _state(self) -> None:
+        self.num_constraints = len(self.constraints)
+        self.signs: Array = freeze(np.array([c.sign for c in self.constraints], dtype=float))
+        self.limits: Array = freeze(np.array([c.limit for c in self.constraints], dtype=float))
+        self.offsets: Array = freeze(self.signs * self.limits)
+        # A limit per step bounds (1 − γ) V, so that factor goes into the cost.
+        per_step = [c.sign * (1.0 - self.gamma if c.per_step else 1.0) for c in self.constraints]
+        self.units: Array = freeze(np.array([self.sense, *per_step]))
+
+    @property
+    def names(self) -> list[str]:
+        """The constraints' names, in order."""
+        return [str(c.name) for c in self.constraints]
+
+    @property
+    def sense(self) -> float:
+        """−1 for a reward, +1 for a cost: user's objective = sense · V_0."""
+        return -1.0 if self.maximise else 1.0
+
+    def user_objective(self, v_0: float) -> float:
+        return self.sense * v_0 + 0.0  # + 0.0 turns −0.0 into 0.0
+
+    def user_constraint_values(self, v: Array) -> Array:
+        """From V_i (feasible: ≤ 0) to the values that the user compares with the limits."""
+        return self.signs * (v + self.offsets)
+
+    def violations(self, v: Array) -> Array:
+        return np.maximum(v, 0.0)
+
+    @property
+    def tolerance_scales(self) -> Array:
+        """A violation is measured relative to max(1, |limit|)."""
+        return np.maximum(1.0, np.abs(self.limits))
+
+    def __repr__(self) -> str:
+        sizes = f"states={self.states}, actions={self.actions}"
+        return f"{type(self).__name__}({sizes}, constraints={self.names}, gamma={self.gamma})"
+
+
+class CMDP(Statement):
     """A constrained Markov decision process with S states, A actions and m constraints.
 
     Args:
@@ -110,21 +162,12 @@ class CMDP:
         self.objective = check_table(reward if self.maximise else cost, shape, "reward" if self.maximise else "cost")
         self.constraints = _check_constraints(constraints, shape)
         self.initial = check_initial(initial, self.states)
-        self.num_constraints = len(self.constraints)
-        self._convert()
+        self._state()
+        # The paper's convention: costs (m + 1, S·A) with V_i = ⟨costs_i⟩ − offset_i
+        tables = np.stack([self.objective, *(np.asarray(c.values) for c in self.constraints)])
+        self.costs: Array = freeze(self.units[:, None] * tables.reshape(self.num_constraints + 1, -1))
         self._check_range()
         self._frozen = True
-
-    def _convert(self) -> None:
-        """Meet the paper's convention: `costs` (m + 1, S·A), and `offsets` (m,) with V_i = ⟨costs_i⟩ − offset_i."""
-        # A limit per step bounds (1 − γ) V, so that factor goes into the cost.
-        units = [c.sign * (1.0 - self.gamma if c.per_step else 1.0) for c in self.constraints]
-        rows = [(-1.0 if self.maximise else 1.0) * self.objective]
-        rows += [unit * np.asarray(c.values) for unit, c in zip(units, self.constraints, strict=True)]
-        self.costs: Array = freeze(np.stack(rows).reshape(len(rows), -1))
-        self.signs: Array = freeze(np.array([c.sign for c in self.constraints], dtype=float))
-        self.limits: Array = freeze(np.array([c.limit for c in self.constraints], dtype=float))
-        self.offsets: Array = freeze(self.signs * self.limits)
 
     def _check_range(self) -> None:
         """Values and their squares must fit into a floating-point number."""
@@ -141,37 +184,6 @@ class CMDP:
 
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"a CMDP is frozen; {name!r} cannot be deleted")
-
-    def __repr__(self) -> str:
-        names = [c.name for c in self.constraints]
-        return f"CMDP(states={self.states}, actions={self.actions}, constraints={names}, gamma={self.gamma})"
-
-    # -- from the convention back to the user's sense and units -------------------------------------------------
-
-    @property
-    def names(self) -> list[str]:
-        """The constraints' names, in order."""
-        return [str(c.name) for c in self.constraints]
-
-    @property
-    def sense(self) -> float:
-        """−1 for a reward, +1 for a cost: user's objective = sense · V_0."""
-        return -1.0 if self.maximise else 1.0
-
-    def user_objective(self, v_0: float) -> float:
-        return self.sense * v_0 + 0.0  # + 0.0 turns −0.0 into 0.0
-
-    def user_constraint_values(self, v: Array) -> Array:
-        """From V_i (feasible: ≤ 0) to the values that the user compares with the limits."""
-        return self.signs * (v + self.offsets)
-
-    def violations(self, v: Array) -> Array:
-        return np.maximum(v, 0.0)
-
-    @property
-    def tolerance_scales(self) -> Array:
-        """A violation is measured relative to max(1, |limit|)."""
-        return np.maximum(1.0, np.abs(self.limits))
 
     @property
     def fine_scales(self) -> Array:

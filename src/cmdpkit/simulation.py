@@ -110,8 +110,8 @@ def _certificate(
 ) -> SimulationCertificate:
     gamma, n = simulator.gamma, total.rollouts
     low, high = simulator.bounds.T
-    mean = total.sums / n
-    variance = np.maximum(total.squares - n * mean**2, 0.0) / (n - 1)
+    mean = total.means[0]
+    variance = np.maximum(total.squares[0] - n * mean**2, 0.0) / (n - 1)
     span = (high - low) * (1.0 - gamma**horizon) / (1.0 - gamma)
     share = delta / mean.size
     width = half_width(variance, span, n, share)

@@ -8,13 +8,14 @@ one (its rollouts are compiled), a user's own function is one, and so is a Gymna
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cmdpkit.checks import Array, check_gamma
-from cmdpkit.model import CMDP, Limit, check_limits
+from cmdpkit.model import CMDP, Limit, Statement, check_limits
 
 Integers = NDArray[np.int64]
 StepFunction = Callable[[Integers, Integers, np.random.Generator], tuple[Any, Any]]
@@ -22,7 +23,7 @@ StartFunction = Callable[[int, np.random.Generator], Any]
 
 
 class Returns(NamedTuple):
-    """Discounted returns of i.i.d. rollouts of m + 1 quantities: how many, their sums and sums of squares."""
+    """Returns of i.i.d. rollouts: how many from each start, sums and sums of squares (one row a start), transitions."""
 
     rollouts: int
     sums: Array
@@ -32,8 +33,12 @@ class Returns(NamedTuple):
     def __add__(self, other: Any) -> Returns:
         return Returns(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
+    @property
+    def means(self) -> Array:
+        return self.sums / self.rollouts
 
-class Simulator:
+
+class Simulator(Statement):
     """A simulator made of two functions.
 
     Args:
@@ -84,14 +89,10 @@ class Simulator:
                 raise TypeError(f"{name} must be callable, not {type(function).__name__}")
         self.states, self.actions, self.gamma = int(states), int(actions), check_gamma(gamma)
         self.constraints = check_limits(constraints)
-        self.num_constraints = len(self.constraints)
         self.maximise = bool(maximise)
+        self._state()
         self.bounds = _check_bounds(bounds, self.num_constraints + 1)
         self._step, self._start = step, start
-
-    def __repr__(self) -> str:
-        names = [c.name for c in self.constraints]
-        return f"Simulator(states={self.states}, actions={self.actions}, constraints={names}, gamma={self.gamma})"
 
     def start(self, count: int, rng: np.random.Generator) -> Integers:
         """First states, checked."""
@@ -142,20 +143,59 @@ class Simulator:
                 return int(s), int(a)
         return int(states[0]), int(actions[0])
 
-    def returns(self, probabilities: Array, horizon: int, rollouts: int, seed: Sequence[int]) -> Returns:
-        """Discounted returns over `horizon` steps of i.i.d. rollouts under a policy."""
+    def returns(
+        self,
+        probabilities: Array,
+        horizon: int | None,
+        rollouts: int,
+        seed: Sequence[int],
+        *,
+        pairs: bool = False,
+        weights: Array | None = None,
+        state_cost: Array | None = None,
+    ) -> Returns:
+        """Returns of i.i.d. rollouts under a policy.
+
+        Args:
+            probabilities: (S, A).
+            horizon: discounted sums over this many steps. None: undiscounted sums over a random number of steps, drawn
+                Geometric(1 − γ); both have the discounted value as their mean, but for the truncation of the first.
+            rollouts: how many from each start.
+            seed: the same numbers for the same seed.
+            pairs: start from every pair (s, a), one row of the answer each, instead of from the initial distribution.
+            weights: (q, m + 1), which mixes of the quantities to sum; by default each of them.
+            state_cost: (S,), added to every mix in every step but the first of a pair.
+        """
+        mix = np.eye(self.num_constraints + 1) if weights is None else weights
+        extra = np.zeros(self.states) if state_cost is None else state_cost
         cumulative = np.cumsum(probabilities, axis=1)
-        total = Returns(0, np.zeros(self.num_constraints + 1), np.zeros(self.num_constraints + 1), 0)
-        for block, count in enumerate(_blocks(rollouts, BLOCK)):
+        starts = self.states * self.actions if pairs else 1
+        sums, squares, transitions = np.zeros((starts, len(mix))), np.zeros((starts, len(mix))), 0
+        for block, (begin, end) in enumerate(_ranges(starts * rollouts, BLOCK)):
             rng = np.random.default_rng([*seed, block])
-            states, values = self.start(count, rng), np.zeros((self.num_constraints + 1, count))
-            for t in range(horizon):
-                draws = rng.random(count)[:, None] * cumulative[states, -1:]
-                actions = np.minimum((cumulative[states] <= draws).sum(axis=1), self.actions - 1)
-                states, quantities = self.step(states, actions, rng)
-                values += self.gamma**t * quantities
-            total += Returns(count, values.sum(axis=1), (values**2).sum(axis=1), count * horizon)
-        return total
+            row, count = np.arange(begin, end) // rollouts, end - begin
+            steps = rng.geometric(1.0 - self.gamma, size=count) if horizon is None else np.full(count, horizon)
+            states, actions = row // self.actions, row % self.actions
+            if not pairs:
+                states = self.start(count, rng)
+                actions = self._choose(cumulative, states, rng)
+            values, alive = np.zeros((len(mix), count)), np.arange(count)
+            for t in range(int(steps.max())):
+                alive = alive[steps[alive] > t]
+                if t > 0:
+                    actions[alive] = self._choose(cumulative, states[alive], rng)
+                before = states[alive]
+                states[alive], quantities = self.step(before, actions[alive], rng)
+                cost = mix @ quantities + (extra[before] if t > 0 or not pairs else 0.0)
+                values[:, alive] += cost if horizon is None else self.gamma**t * cost
+            np.add.at(sums, row, values.T)
+            np.add.at(squares, row, values.T**2)
+            transitions += int(steps.sum())
+        return Returns(rollouts, sums, squares, transitions)
+
+    def _choose(self, cumulative: Array, states: Integers, rng: np.random.Generator) -> Integers:
+        draws = rng.random(states.size)[:, None] * cumulative[states, -1:]
+        return np.minimum((cumulative[states] <= draws).sum(axis=1), self.actions - 1)
 
 
 class ModelSimulator(Simulator):
@@ -164,50 +204,93 @@ class ModelSimulator(Simulator):
     def __init__(self, cmdp: CMDP) -> None:
         self.cmdp = cmdp
         self.states, self.actions, self.gamma = cmdp.states, cmdp.actions, cmdp.gamma
-        self.constraints, self.num_constraints, self.maximise = cmdp.constraints, cmdp.num_constraints, cmdp.maximise
+        self.constraints, self.maximise = cmdp.constraints, cmdp.maximise
+        self._state()
         # The user's quantities again: a per-step limit bounds (1 − γ) times the sum, and that factor is put in later.
         tables = [cmdp.objective] + [np.asarray(c.values) for c in cmdp.constraints]
-        self._quantities: Array = np.stack(tables).reshape(len(tables), -1)
-        self.bounds = np.stack([self._quantities.min(axis=1), self._quantities.max(axis=1)], axis=1)
+        self.quantities: Array = np.stack(tables).reshape(len(tables), -1)
+        self.bounds = np.stack([self.quantities.min(axis=1), self.quantities.max(axis=1)], axis=1)
         if self.actions > 65_536 or self.states >= 2**32:
             raise ValueError("the compiled simulator takes at most 65,536 actions and 2^32 states")
-        self._first: Any = None
 
-    def returns(self, probabilities: Array, horizon: int, rollouts: int, seed: Sequence[int]) -> Returns:
+    def start(self, count: int, rng: np.random.Generator) -> Integers:
+        return rng.choice(self.states, size=count, p=self.cmdp.initial)
+
+    def step(self, states: Integers, actions: Integers, rng: np.random.Generator) -> tuple[Integers, Array]:
+        pairs = states * self.actions + actions
+        table, heads = self._pair_starts
+        entry = heads[pairs] + rng.integers(heads[pairs + 1] - heads[pairs])
+        own = rng.integers(2**32, size=pairs.size, dtype=np.uint64) < table[entry, 0] >> np.uint64(32)
+        following = np.where(own, table[entry, 0] & np.uint64(2**32 - 1), table[entry, 1])
+        return following.astype(np.int64), self.quantities[:, pairs]
+
+    def returns(
+        self,
+        probabilities: Array,
+        horizon: int | None,
+        rollouts: int,
+        seed: Sequence[int],
+        *,
+        pairs: bool = False,
+        weights: Array | None = None,
+        state_cost: Array | None = None,
+    ) -> Returns:
         """The same numbers for the same seed, whatever the number of threads: every block has a stream of its own."""
         from cmdpkit import kernels
 
-        table, base = self._tables(probabilities)
-        counts = np.array(list(_blocks(rollouts, STREAM_ROLLOUTS)), dtype=np.int64)
+        mix = np.eye(self.num_constraints + 1) if weights is None else weights
+        now = (mix @ self.quantities).T  # (S·A, q)
+        costs = now if state_cost is None else now + np.repeat(state_cost, self.actions)[:, None]
+        starts, heads = self._pair_starts if pairs else self._initial_starts
+        # A pair's own cost comes first, undiscounted; the rollout that follows it is one step shorter.
+        first, discount, steps = (now, self.gamma, -1) if pairs else (np.zeros((1, len(mix))), 1.0, 0)
+        sizes = [end - begin for begin, end in _ranges(rollouts, STREAM_ROLLOUTS)]
+        counts = np.tile(np.array(sizes, dtype=np.int64), len(heads) - 1)
         keys = np.random.SeedSequence([*seed]).generate_state(2 * counts.size, np.uint64)[::2].copy()
-        sums, squares = np.zeros((2, counts.size, self.num_constraints + 1))
-        run = kernels.rollouts_parallel if rollouts * horizon >= PARALLEL_STEPS else kernels.rollouts_serial
-        quantities = np.ascontiguousarray(self._quantities.T)
-        run(table, base, quantities, self._first_table(), self.gamma, horizon, counts, keys, sums, squares)
-        return Returns(rollouts, sums.sum(axis=0), squares.sum(axis=0), rollouts * horizon)
+        out = (np.zeros((counts.size, len(mix))), np.zeros((counts.size, len(mix))), np.zeros(counts.size, np.int64))
+        length = -1 if horizon is None else horizon + steps
+        mean_length = 1.0 / (1.0 - self.gamma) if horizon is None else horizon
+        large = (len(heads) - 1) * rollouts * mean_length >= PARALLEL_STEPS
+        run = kernels.rollouts_parallel if large else kernels.rollouts_serial
+        chain = (*self._tables(probabilities), np.ascontiguousarray(costs), starts, heads, np.ascontiguousarray(first))
+        run(*chain, discount, self.gamma, length, counts, keys, *out)
+        sums, squares = (table.reshape(len(heads) - 1, -1, len(mix)).sum(axis=1) for table in out[:2])
+        drawn = int(out[2].sum()) + (len(heads) - 1) * rollouts * (1 if pairs else 0)
+        return Returns(rollouts, sums, squares, drawn)
 
     def _tables(self, probabilities: Array) -> tuple[Any, Any]:
-        import scipy.sparse as sp
-
         from cmdpkit import kernels
 
-        matrix = sp.csr_array(self.cmdp.transitions)
-        table = np.empty((matrix.nnz, 2), dtype=np.uint64)
+        pointers, columns, data = self._matrix
+        table = np.empty((data.size, 2), dtype=np.uint64)
         base = np.empty(self.states + 1, dtype=np.int64)
-        pointers, columns = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64)
-        kernels.build_tables(pointers, columns, matrix.data, np.ascontiguousarray(probabilities), table, base)
+        kernels.build_tables(pointers, columns, data, np.ascontiguousarray(probabilities), table, base)
         return table, base
 
-    def _first_table(self) -> Any:
-        """The alias table of the first state: threshold << 32 | state, and the alias."""
-        if self._first is None:
-            from cmdpkit import kernels
+    @cached_property
+    def _matrix(self) -> tuple[Any, Any, Any]:
+        import scipy.sparse as sp
 
-            threshold, alias = np.empty(self.states), np.empty(self.states, dtype=np.int64)
-            kernels.build_alias(np.array(self.cmdp.initial), threshold, alias)
-            limits = np.minimum(threshold * 2.0**32, 2.0**32 - 1.0).astype(np.uint64) << np.uint64(32)
-            self._first = np.stack([limits | np.arange(self.states, dtype=np.uint64), alias.astype(np.uint64)], axis=1)
-        return self._first
+        matrix = sp.csr_array(self.cmdp.transitions)
+        return matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), matrix.data
+
+    @cached_property
+    def _initial_starts(self) -> tuple[Any, Any]:
+        states = np.flatnonzero(self.cmdp.initial)
+        return _starts(np.array([0, states.size]), states, self.cmdp.initial[states])
+
+    @cached_property
+    def _pair_starts(self) -> tuple[Any, Any]:
+        return _starts(*self._matrix)
+
+
+def _starts(pointers: Any, columns: Any, data: Any) -> tuple[Any, Any]:
+    """Alias tables of first states, one a row of a sparse matrix, and where each begins."""
+    from cmdpkit import kernels
+
+    table = np.empty((data.size, 2), dtype=np.uint64)
+    kernels.build_starts(pointers, columns, data, table)
+    return table, pointers
 
 
 BLOCK = 50_000
@@ -281,8 +364,8 @@ def as_simulator(model: Any) -> Simulator:
     return model
 
 
-def _blocks(total: int, size: int) -> list[int]:
-    return [size] * (total // size) + ([total % size] if total % size else [])
+def _ranges(total: int, size: int) -> list[tuple[int, int]]:
+    return [(begin, min(begin + size, total)) for begin in range(0, total, size)]
 
 
 def _what(array: Any) -> str:
