@@ -36,10 +36,12 @@ if TYPE_CHECKING:
     from cmdpkit.model import CMDP as CMDP
     from cmdpkit.model import AtLeast as AtLeast
     from cmdpkit.model import AtMost as AtMost
+    from cmdpkit.policy import MixturePolicy as MixturePolicy
     from cmdpkit.policy import TabularPolicy as TabularPolicy
     from cmdpkit.result import History as History
     from cmdpkit.result import Result as Result
     from cmdpkit.result import Status as Status
+    from cmdpkit.sampling import Sampling as Sampling
     from cmdpkit.simulation import SimulationCertificate as SimulationCertificate
     from cmdpkit.simulation import certify_by_simulation as certify_by_simulation
     from cmdpkit.simulators import Simulator as Simulator
@@ -57,7 +59,9 @@ _HOME = {
     "Certificate": "certificate",
     "Evaluation": "evaluation",
     "History": "result",
+    "MixturePolicy": "policy",
     "Result": "result",
+    "Sampling": "sampling",
     "Status": "result",
     "TabularPolicy": "policy",
     "certify": "certificate",

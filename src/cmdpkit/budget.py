@@ -15,6 +15,8 @@ import numpy as np
 from cmdpkit.checks import Array
 from cmdpkit.result import Status
 
+_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -26,8 +28,12 @@ class Snapshot:
     bound: float  # proved so far; infinite while nothing is
     multipliers: Array
     time: float
+    samples: int | None = None  # transitions drawn, when learning from a simulator
 
     def __str__(self) -> str:
+        if self.samples is not None:
+            size = next((f"{self.samples / unit:.3g}{name}" for unit, name in _UNITS if self.samples >= unit), "0")
+            return f"{size} transitions, objective {self.objective:.4g}"
         parts = [f"objective {self.objective:.6g}"] if np.isfinite(self.objective) else []
         parts += [f"bound {self.bound:.6g}"] if np.isfinite(self.bound) else []
         parts += [f"violation {self.violation:.1e}"] if np.isfinite(self.violation) else []

@@ -9,10 +9,11 @@ import numpy as np
 
 from cmdpkit.checks import Array, check_multipliers
 from cmdpkit.columns import ColumnSearch
+from cmdpkit.evaluation.evaluate import stationary_policy
 from cmdpkit.evaluation.system import PolicySystem, look_ahead
 from cmdpkit.mdp import longest_row, minimise
 from cmdpkit.model import CMDP, check_model
-from cmdpkit.policy import TabularPolicy, as_policy
+from cmdpkit.policy import MixturePolicy, TabularPolicy, as_policy
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +68,7 @@ def certify(cmdp: CMDP, policy: Any, multipliers: Any = None) -> Certificate:
 
     Args:
         cmdp: the model.
-        policy: a `TabularPolicy` or an (S, A) array of probabilities.
+        policy: a `TabularPolicy`, an (S, A) array of probabilities, or a `MixturePolicy`.
         multipliers: (m,) multipliers ≥ 0 for the bound; any are valid, good ones are tight. By default the best ones
             are found by solving the dual problem, which also finds the proof when the limits cannot be met.
 
@@ -80,6 +81,8 @@ def certify(cmdp: CMDP, policy: Any, multipliers: Any = None) -> Certificate:
         (4.462444, False)
     """
     check_model(cmdp)
+    if isinstance(policy, MixturePolicy):
+        policy = stationary_policy(cmdp, policy)
     policy = as_policy(policy, cmdp.states, cmdp.actions)
     if multipliers is not None:
         lam = check_multipliers(multipliers, cmdp.num_constraints, "multipliers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import numbers
 from typing import Any
@@ -168,3 +169,21 @@ def check_multipliers(multipliers: Any, m: int, name: str) -> Array:
     if not np.isfinite(lam).all() or (lam < 0.0).any():
         raise ValueError(f"{name} must be finite and not negative, got {lam}")
     return lam
+
+
+def check_count(value: Any, name: str, least: int) -> int:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be a whole number, not {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+    return int(value)
+
+
+def digest(*arrays: Any) -> str:
+    """A short fingerprint of arrays: the same only for the same numbers."""
+    code = hashlib.sha256()
+    for array in arrays:
+        table = np.ascontiguousarray(array)
+        code.update(f"{table.dtype} {table.shape} ".encode())
+        code.update(table.tobytes())
+    return code.hexdigest()[:16]

@@ -60,18 +60,47 @@ def cli() -> None:
 @SET
 @click.option("--schedule", type=click.Choice(["theory"]), help="pmd-pd, pmd-pd-zero: the parameters of the theorems.")
 @click.option("--xi", type=float, help="pmd-pd-zero: the Slater margin, computed when it is not given.")
+@click.option("--sample", is_flag=True, help="Learn from samples of the model alone: pmd-pd, npg-pd or crpo.")
+@click.option("--rollouts", type=int, help="--sample: rollouts from every state-action pair in each step.")
+@click.option("--value-rollouts", type=int, help="--sample: rollouts from the initial distribution in each step.")
+@click.option("--estimator", type=click.Choice(["truncated", "geometric", "pooled"]), help="--sample: how to estimate.")
+@click.option("--budget", type=int, metavar="TRANSITIONS", help="--sample: stop before more are drawn.")
+@click.option(
+    "--checkpoint",
+    type=click.Path(dir_okay=False),
+    help="--sample: keep the state of the run in this file, and continue from it.",
+)
+@click.option("--seed", type=int, help="--sample: of the random numbers.")
 @click.option(
     "--out", type=click.Path(dir_okay=False), help="Save the policy here (.npz), the result beside it (.json)."
 )
 @JSON
 def solve(
-    model: str, method: str, tol: float, out: str | None, parameters: tuple[str, ...], as_json: bool, **settings: Any
+    model: str,
+    method: str,
+    tol: float,
+    out: str | None,
+    parameters: tuple[str, ...],
+    as_json: bool,
+    sample: bool,
+    rollouts: int | None,
+    value_rollouts: int | None,
+    estimator: str | None,
+    **settings: Any,
 ) -> None:
     """Solve MODEL: a file written by CMDP.save, or the name of a built-in problem."""
     from cmdpkit.report import result_report
     from cmdpkit.solver import solve as run
 
     settings = {name: value for name, value in settings.items() if value is not None}
+    draws = {"rollouts": rollouts, "value_rollouts": value_rollouts, "estimator": estimator}
+    draws = {name: value for name, value in draws.items() if value is not None}
+    if draws and not sample:
+        raise ValueError(f"--{next(iter(draws)).replace('_', '-')} belongs to learning from samples; add --sample")
+    if sample:
+        from cmdpkit.sampling import Sampling
+
+        settings["sampling"] = Sampling(**draws)  # type: ignore[arg-type]
     if out is not None:
         _check_folder(out)
         if Path(out).suffix == ".json":
@@ -111,7 +140,11 @@ def certify(model: str, policy: str, tol: float, as_json: bool) -> None:
     certificate = prove(cmdp, TabularPolicy.load(policy))
     optimal = certificate.optimal(tol)
     if as_json:
-        summary = certificate.to_dict() | {"constraints": describe_constraints(cmdp, certificate)}
+        summary = certificate.to_dict() | {
+            "constraints": describe_constraints(
+                cmdp, certificate.constraint_values, certificate.violations, certificate.multipliers
+            )
+        }
         summary |= {"feasible": certificate.feasible(tol), "optimal": optimal}
         click.echo(json.dumps(summary, indent=2))
     else:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import numbers
+import os
 from typing import Any
 
 import numpy as np
 
-from cmdpkit.checks import as_floats, check_multipliers, check_number
+from cmdpkit.checks import as_floats, check_count, check_multipliers, check_number
 from cmdpkit.model import CMDP, check_model
 from cmdpkit.policy import TabularPolicy, as_policy
+from cmdpkit.sampling import METHODS as SAMPLED
+from cmdpkit.sampling import Sampling
+from cmdpkit.simulators import Simulator
 
 _LEARNER_OPTIONS = ("step", "inner_steps", "alpha", "initial_policy")
 OPTIONS: dict[str, tuple[str, ...]] = {
@@ -37,7 +40,8 @@ UNCONSTRAINED = ("npg", "pg", "npg-entropy", "pg-entropy")
 def check_call(
     cmdp: Any, method: Any, tol: Any, max_iterations: Any, time_limit: Any, seed: Any, callback: Any
 ) -> None:
-    check_model(cmdp)
+    if not isinstance(cmdp, Simulator):
+        check_model(cmdp)
     if not isinstance(method, str) or method not in OPTIONS:
         raise ValueError(f"unknown method {method!r}; choose one of {', '.join(OPTIONS)}")
     if method in UNCONSTRAINED and cmdp.num_constraints:
@@ -47,34 +51,48 @@ def check_call(
     if check_number(tol, "tol") < 0.0:
         raise ValueError(f"tol must not be negative, got {tol}")
     if max_iterations is not None:
-        _check_count(max_iterations, "max_iterations", least=0)
+        check_count(max_iterations, "max_iterations", least=0)
     if time_limit is not None and check_number(time_limit, "time_limit") < 0.0:
         raise ValueError(f"time_limit must not be negative, got {time_limit}")
-    _check_count(seed, "seed", least=0)
+    check_count(seed, "seed", least=0)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, not {type(callback).__name__}")
 
 
-def _check_count(value: Any, name: str, least: int) -> int:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} must be a whole number, not {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
-    return int(value)
+def check_sampling(model: Any, method: str, sampling: Any, budget: Any, checkpoint: Any) -> None:
+    """What belongs to learning from samples, and nothing of it elsewhere."""
+    if sampling is not None and not isinstance(sampling, Sampling):
+        raise TypeError(f"sampling must be a cmdpkit.Sampling, not {type(sampling).__name__}")
+    if sampling is None and not isinstance(model, Simulator):
+        for name, value in (("budget", budget), ("checkpoint", checkpoint)):
+            if value is not None:
+                raise ValueError(f"{name} belongs to learning from samples: sampling=cmdpkit.Sampling(...)")
+        return
+    if method not in ("auto", *SAMPLED):
+        raise ValueError(f"method {method!r} needs a model; from samples learn {', '.join(SAMPLED)}")
+    if sampling is not None and sampling.schedule == "theory" and method not in ("auto", "pmd-pd"):
+        raise ValueError(f"schedule='theory' is Theorem 3, of pmd-pd, not of {method}")
+    if budget is not None:
+        check_count(budget, "budget", least=0)
+    if checkpoint is not None and not isinstance(checkpoint, (str, os.PathLike)):
+        raise TypeError(f"checkpoint must be a path, not {type(checkpoint).__name__}")
 
 
-def check_options(cmdp: CMDP, method: str, options: dict[str, Any]) -> None:
+def check_options(model: CMDP | Simulator, method: str, options: dict[str, Any], sampled: bool = False) -> None:
+    taken = tuple(name for name in OPTIONS[method] if not (sampled and name == "schedule"))
     for name, value in options.items():
-        if name not in OPTIONS[method]:
-            takes = f"it takes {', '.join(OPTIONS[method])}" if OPTIONS[method] else "it takes none"
+        if name not in taken:
+            takes = f"it takes {', '.join(taken)}" if taken else "it takes none"
+            if sampled and name == "schedule":
+                raise ValueError("with samples the schedule is a matter of Sampling(schedule='theory', epsilon=...)")
             general = "besides tol, max_iterations, time_limit, seed, progress, callback"
             raise ValueError(f"unknown option {name!r} for method {method!r}; {takes} ({general})")
         if value is None:
             continue
         if name == "initial_policy":
-            check_start(value, cmdp)
+            check_start(value, model)
         elif name == "initial_multipliers":
-            check_multipliers(value, cmdp.num_constraints, name)
+            check_multipliers(value, model.num_constraints, name)
         elif name == "schedule":
             if value != "theory":
                 raise ValueError(f"schedule must be 'theory' (or None for practical steps), not {value!r}")
@@ -82,11 +100,11 @@ def check_options(cmdp: CMDP, method: str, options: dict[str, Any]) -> None:
             if clash:
                 raise ValueError(f"schedule='theory' sets {clash[0]!r} itself; leave it out")
         elif name == "inner_steps":
-            _check_count(value, name, least=1)
+            check_count(value, name, least=1)
         elif name == "eta_dual":
             eta_dual = as_floats(value, name)
-            if eta_dual.shape not in ((), (cmdp.num_constraints,)):
-                raise ValueError(f"eta_dual must be one number, or one for each of {cmdp.num_constraints} constraints")
+            if eta_dual.shape not in ((), (model.num_constraints,)):
+                raise ValueError(f"eta_dual must be one number, or one for each of {model.num_constraints} constraints")
             if not np.isfinite(eta_dual).all() or (eta_dual <= 0.0).any():
                 raise ValueError(f"eta_dual must be positive and finite, got {value}")
         elif name == "dual_cap":
@@ -102,7 +120,7 @@ def check_options(cmdp: CMDP, method: str, options: dict[str, Any]) -> None:
                 raise ValueError(f"{name} must {'be positive' if strictly else 'not be negative'}, got {value}")
 
 
-def check_start(policy: Any, cmdp: CMDP) -> TabularPolicy:
+def check_start(policy: Any, cmdp: CMDP | Simulator) -> TabularPolicy:
     start = as_policy(policy, cmdp.states, cmdp.actions, "initial_policy")
     if not np.isfinite(start.log_probabilities).all():
         s, a = np.argwhere(~np.isfinite(start.log_probabilities))[0]

@@ -6,6 +6,7 @@ log π(a|s) of a bad action falls without end under mirror descent; the logarith
 from __future__ import annotations
 
 import numbers
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -117,15 +118,94 @@ class TabularPolicy:
             raise ValueError(f"{path} is damaged: the entry {error} is missing") from error
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path} does not hold a valid policy: {error}") from error
-        stored = np.array(log_probabilities, dtype=np.float64)
-        total = np.exp(stored).sum(axis=1, keepdims=True)
+        return cls.stored(log_probabilities)
+
+    @classmethod
+    def stored(cls, log_probabilities: Any) -> TabularPolicy:
+        """The policy with these log-probabilities, bit for bit when its rows sum to one already."""
+        table = np.array(log_probabilities, dtype=np.float64)
+        total = np.exp(table).sum(axis=1, keepdims=True)
         policy = cls.__new__(cls)
-        policy.log_probabilities = freeze(stored if _is_one(total) else stored - np.log(total))
+        policy.log_probabilities = freeze(table if _is_one(total) else table - np.log(total))
         policy._probabilities = None
         return policy
 
     def __repr__(self) -> str:
         return f"TabularPolicy(states={self.states}, actions={self.actions})"
+
+
+class MixturePolicy:
+    """Policies of which one is drawn at the start of every episode and then followed: the paper's (1/K) Σ π_k.
+
+    Its values are the averages of theirs. Averaging the tables of probabilities would give another policy.
+
+    Args:
+        policies: `TabularPolicy` objects of one size.
+        weights: how likely each is drawn; the same for all by default.
+
+    Example:
+        >>> left, right = TabularPolicy([[1.0, 0.0]]), TabularPolicy([[0.0, 1.0]])
+        >>> mixture = MixturePolicy([left, right], [0.25, 0.75])
+        >>> mixture
+        MixturePolicy(2 policies, states=1, actions=2)
+        >>> mixture.draw(np.random.default_rng(0)).sample(0, np.random.default_rng(0))
+        1
+    """
+
+    def __init__(self, policies: Iterable[TabularPolicy], weights: Any = None) -> None:
+        self.policies = tuple(policies)
+        if not self.policies:
+            raise ValueError("a mixture needs at least one policy")
+        sizes = {(p.states, p.actions) if isinstance(p, TabularPolicy) else type(p).__name__ for p in self.policies}
+        if len(sizes) > 1 or not all(isinstance(size, tuple) for size in sizes):
+            raise ValueError(f"a mixture needs TabularPolicy objects of one size, got {sorted(map(str, sizes))}")
+        count = len(self.policies)
+        table = np.full(count, 1.0 / count) if weights is None else as_floats(weights, "weights")
+        if table.shape != (count,) or not np.isfinite(table).all() or (table < 0.0).any():
+            raise ValueError(f"a mixture of {count} policies needs as many weights that are not negative")
+        if abs(table.sum() - 1.0) > ROW_SUM_TOLERANCE:
+            raise ValueError(f"the weights of a mixture sum to {table.sum():.12g}, not 1")
+        self.weights: Array = freeze(table / table.sum())
+
+    @property
+    def states(self) -> int:
+        return self.policies[0].states
+
+    @property
+    def actions(self) -> int:
+        return self.policies[0].actions
+
+    def draw(self, rng: np.random.Generator) -> TabularPolicy:
+        """The policy to follow in this episode."""
+        return self.policies[int(rng.choice(len(self.policies), p=self.weights))]
+
+    def __len__(self) -> int:
+        return len(self.policies)
+
+    def __repr__(self) -> str:
+        return f"MixturePolicy({len(self)} policies, states={self.states}, actions={self.actions})"
+
+    def save(self, path: PathLike) -> None:
+        """Write all policies and their weights to an `.npz` file (no pickle), whole or not at all."""
+        tables = np.stack([policy.log_probabilities for policy in self.policies])
+        save_arrays(path, "cmdpkit mixture", {"log_probabilities": tables, "weights": self.weights})
+
+    @classmethod
+    def load(cls, path: PathLike) -> MixturePolicy:
+        """Read a mixture written by `save`."""
+        arrays = load_arrays(path, "cmdpkit mixture")
+        try:
+            tables = as_floats(arrays["log_probabilities"], "log_probabilities")
+            if tables.ndim != 3:
+                raise ValueError(f"its policies have shape {tables.shape}, not (policies, states, actions)")
+            with np.errstate(over="ignore"):
+                for table in tables:
+                    check_probabilities(np.exp(table))
+            return cls([TabularPolicy.stored(table) for table in tables], arrays["weights"])
+        except KeyError as error:
+            raise ValueError(f"{path} is damaged: the entry {error} is missing") from error
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path} does not hold a valid mixture: {error}") from error
 
 
 def normalise(table: Array) -> Array:

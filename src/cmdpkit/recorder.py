@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.learners.exact import ExactLearner
-from cmdpkit.model import CMDP
+from cmdpkit.model import CMDP, Statement
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.primal_dual import Iterate
 from cmdpkit.result import History
+
+
+class Row(NamedTuple):
+    """One macro step, in the convention."""
+
+    objective: float
+    v: Array
+    multipliers: Array
+    inner_steps: int
+    time: float
+    samples: int = 0  # transitions drawn so far
 
 
 class Recorder:
@@ -19,7 +33,7 @@ class Recorder:
         self.cmdp = cmdp
         self.learner = learner
         self.policy = learner.policy
-        self.rows: list[tuple[float, Array, Array, int, float]] = []
+        self.rows: list[Row] = []
         self.occupancy = np.zeros((cmdp.states, cmdp.actions))
         self.values = np.zeros(cmdp.num_constraints + 1)  # sums of V_0..V_m
         self.weights = np.zeros(cmdp.num_constraints + 1)  # sums of the weights used
@@ -31,7 +45,7 @@ class Recorder:
         self.values += np.append(iterate.objective, iterate.v)
         self.last_weights = np.append(iterate.weights.objective, iterate.weights.constraints)
         self.weights += self.last_weights
-        self.rows.append((iterate.objective, iterate.v, iterate.multipliers, iterate.inner_steps, elapsed))
+        self.rows.append(Row(iterate.objective, iterate.v, iterate.multipliers, iterate.inner_steps, elapsed))
 
     @property
     def average_policy(self) -> TabularPolicy:
@@ -50,22 +64,28 @@ class Recorder:
         return [np.maximum(w[1:] / w[0], 0.0) for w in candidates if w[0] > 0.0]
 
     def history(self) -> History:
-        cmdp, m, count = self.cmdp, self.cmdp.num_constraints, len(self.rows)
-        columns = list(zip(*self.rows, strict=True)) if self.rows else [(), (), (), (), ()]
-        k = np.arange(1, count + 1)
-        v_0 = np.array(columns[0], dtype=float)
-        v = np.array(columns[1], dtype=float).reshape(count, m)
-        average = np.cumsum(v, axis=0) / k[:, None]
-        return History(
-            {
-                "objective": cmdp.sense * v_0 + 0.0,
-                "constraint_values": cmdp.user_constraint_values(v),
-                "violation": np.maximum(v, 0.0).max(axis=1, initial=0.0),
-                "multipliers": np.array(columns[2], dtype=float).reshape(count, m),
-                "average_objective": cmdp.sense * np.cumsum(v_0) / k + 0.0,
-                "average_constraint_values": cmdp.user_constraint_values(average),
-                "average_violation": np.maximum(average, 0.0).max(axis=1, initial=0.0),
-                "inner_steps": np.array(columns[3], dtype=int),
-                "time": np.array(columns[4], dtype=float),
-            }
-        )
+        return history(self.cmdp, self.rows)
+
+
+def history(statement: Statement, rows: Sequence[Row], with_samples: bool = False) -> History:
+    """The columns of a run, in the user's sense and units."""
+    m, count = statement.num_constraints, len(rows)
+    columns = list(zip(*rows, strict=True)) if rows else [()] * 6
+    k = np.arange(1, count + 1)
+    v_0 = np.array(columns[0], dtype=float)
+    v = np.array(columns[1], dtype=float).reshape(count, m)
+    average = np.cumsum(v, axis=0) / k[:, None]
+    table: dict[str, Any] = {
+        "objective": statement.sense * v_0 + 0.0,
+        "constraint_values": statement.user_constraint_values(v),
+        "violation": np.maximum(v, 0.0).max(axis=1, initial=0.0),
+        "multipliers": np.array(columns[2], dtype=float).reshape(count, m),
+        "average_objective": statement.sense * np.cumsum(v_0) / k + 0.0,
+        "average_constraint_values": statement.user_constraint_values(average),
+        "average_violation": np.maximum(average, 0.0).max(axis=1, initial=0.0),
+        "inner_steps": np.array(columns[3], dtype=int),
+        "time": np.array(columns[4], dtype=float),
+    }
+    if with_samples:
+        table["samples"] = np.array(columns[5], dtype=np.int64)
+    return History(table)

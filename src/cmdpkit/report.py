@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from cmdpkit.model import CMDP
+
 if TYPE_CHECKING:
     from rich.console import Group
 
     from cmdpkit.budget import Callback, Snapshot
     from cmdpkit.certificate import Certificate
-    from cmdpkit.model import CMDP
     from cmdpkit.result import Result
 
 
@@ -25,8 +26,45 @@ def result_report(result: Result) -> Group:
     colour = {"optimal": "green", "infeasible": "red"}.get(result.status.value, "yellow")
     head = Text.assemble((result.status.value.upper(), f"bold {colour}"), f"  {result.message}")
     plural = "" if result.iterations == 1 else "s"
-    cost = f"method {result.method}, {result.iterations} iteration{plural}, {result.time:.3g} s"
-    return Group(head, "", certificate_report(result.certificate, result.model), "", Text(cost, style="dim"))
+    drawn = "" if result.samples is None else f" {result.samples:,} transitions,"
+    cost = f"method {result.method}, {result.iterations} iteration{plural},{drawn} {result.time:.3g} s"
+    if isinstance(result.model, CMDP):
+        body = certificate_report(result.certificate, result.model)
+    else:
+        body = simulation_report(result)
+    return Group(head, "", body, "", Text(cost, style="dim"))
+
+
+def simulation_report(result: Result) -> Group:
+    """What fresh rollouts say about the last iterate and about the mixture of all."""
+    from rich.console import Group
+    from rich.markup import escape
+    from rich.table import Table
+
+    facts = Table.grid(padding=(0, 2))
+    sense = "maximised" if result.model.maximise else "minimised"
+    facts.add_row("objective", f"{result.objective:.6g}", f"{sense}, expected discounted sum, of the last iterate")
+    parts: list[Any] = [facts]
+    shown = [("last iterate", result.certificate), ("mixture", result.average_certificate)]
+    if result.certificate is None or not result.model.num_constraints:
+        return Group(*parts)
+    level = f"{100.0 * result.certificate.confidence:g} %"
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("constraint", "limit", "policy", "value", f"{level} sure", "verdict"):
+        table.add_column(title, justify="left" if title in ("constraint", "policy", "verdict") else "right")
+    for i, constraint in enumerate(result.model.constraints):
+        name = escape(f"{constraint.name}{' per step' if constraint.per_step else ''}")
+        limit = f"{constraint.symbol} {constraint.limit:.6g}"
+        for policy, proof in shown:
+            low, high = proof.intervals[i]
+            verdict, more = proof.verdicts[i], proof.more_rollouts[i]
+            colour = {"satisfied": "green", "violated": "red"}.get(verdict, "yellow")
+            if verdict == "undecided":
+                verdict += f", {more:.2g} more rollouts decide" if more < 1e9 else ", too close to the limit"
+            value, interval = f"{proof.constraint_values[i]:.4g}", f"{low:.4g} to {high:.4g}"
+            table.add_row(name, limit, policy, value, interval, f"[{colour}]{verdict}[/]")
+            name = limit = ""
+    return Group(*parts, "", table)
 
 
 def certificate_report(certificate: Certificate, cmdp: CMDP) -> Group:
@@ -117,20 +155,31 @@ def comparison_table(results: list[Result]) -> Any:
 
 
 @contextlib.contextmanager
-def progress_watcher(method: str, total: int | None, callback: Callback | None) -> Iterator[Callback]:
+def progress_watcher(
+    method: str, total: int | None, callback: Callback | None, time_left: bool = False
+) -> Iterator[Callback]:
     """A callback that moves a progress bar on stderr and passes every iteration on to the user's own callback."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     console = Console(stderr=True)
     console.width = max(console.width - 4, 20)  # room for the ^C that a terminal echoes: a wrapped bar is not erased
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(10 if time_left else 40),
         MofNCompleteColumn(),
         TextColumn("{task.fields[news]}"),
-        TimeElapsedColumn(),
+        TimeRemainingColumn() if time_left else TimeElapsedColumn(),
+        TextColumn("left" if time_left else ""),
     )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(method, total=total, news="")

@@ -13,8 +13,9 @@ import numpy as np
 from cmdpkit.certificate import Certificate, finite
 from cmdpkit.checks import Array
 from cmdpkit.files import PathLike, write_whole
-from cmdpkit.model import CMDP
+from cmdpkit.model import CMDP, Statement
 from cmdpkit.policy import TabularPolicy
+from cmdpkit.simulators import Simulator
 
 
 class Status(enum.Enum):
@@ -26,6 +27,7 @@ class Status(enum.Enum):
     TIME_LIMIT = "time limit"
     NUMERICAL_ERROR = "numerical error"
     INTERRUPTED = "interrupted"
+    SAMPLE_LIMIT = "sample limit"  # learning from a simulator only
     NO_SLATER_POINT = "no slater point"  # pmd-pd-zero only
 
     @property
@@ -38,6 +40,7 @@ _ADVICE = {
     Status.INFEASIBLE: "No policy meets all limits, and the weights below prove it. Relax a limit that has weight.",
     Status.ITERATION_LIMIT: "The best policy so far, as good as its certificate says. Raise max_iterations.",
     Status.TIME_LIMIT: "The best policy so far, as good as its certificate says. Raise time_limit.",
+    Status.SAMPLE_LIMIT: "The budget of transitions is spent; the policy is as good as its certificate says.",
     Status.NUMERICAL_ERROR: "The tolerance was not proved in double precision; the certificate says what was.",
     Status.NO_SLATER_POINT: "No policy is strictly inside all limits, which pmd-pd-zero needs; auto does not need it.",
     Status.INTERRUPTED: "Stopped. The best policy so far, as good as its certificate says.",
@@ -100,9 +103,13 @@ class Result:
         status: how the run ended; `message` says it in words, `status.advice` what to do.
         policy: the policy to use; `objective`, `constraint_values` (m,) and `violations` (m,) ≥ 0 are its own.
         multipliers: (m,) ≥ 0, shadow prices per unit of each limit, those with the best proved bound.
-        certificate: what is proved about `policy`.
+        certificate: what is proved about `policy`: a `Certificate`; when only a simulator was given, a
+            `SimulationCertificate` from fresh rollouts, or None where the simulator has no bounds.
         history: one row an iteration.
-        last_policy, average_policy: first-order methods only: π_K, and the policy whose values are the averages.
+        last_policy, average_policy: first-order methods only: π_K, and the policy whose values are the averages, which
+            is a `MixturePolicy` when it was learned from samples.
+        average_certificate: of `average_policy`, when it was learned from samples.
+        samples: transitions drawn for learning; None when nothing was sampled.
         iterations, time, method, model: of the run.
     """
 
@@ -112,33 +119,45 @@ class Result:
     constraint_values: Array
     violations: Array
     multipliers: Array
-    certificate: Certificate
+    certificate: Any  # Certificate, or SimulationCertificate or None without a model
     history: History = field(repr=False)
     iterations: int
     time: float
     method: str
     message: str
-    model: CMDP = field(repr=False)
+    model: CMDP | Simulator = field(repr=False)
     last_policy: TabularPolicy | None = field(default=None, repr=False)  # first-order methods: π_K
-    average_policy: TabularPolicy | None = field(default=None, repr=False)  # its values are the averages of π_1..π_K
+    average_policy: Any = field(default=None, repr=False)  # its values are the averages of π_1..π_K
+    average_certificate: Any = field(default=None, repr=False)
+    samples: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, lists and strings: what `--json` prints. The policy itself is saved with `policy.save`."""
-        certificate = self.certificate
-        return {
+        certificate, exact = self.certificate, isinstance(self.certificate, Certificate)
+        summary = {
             "status": self.status.value,
             "message": self.message,
             "method": self.method,
             "objective": finite(self.objective),
-            "bound": finite(certificate.bound),
-            "gap": finite(certificate.gap),
-            "violation": finite(certificate.violation),
-            "constraints": describe_constraints(self.model, certificate),
-            "infeasibility": None if certificate.infeasibility is None else certificate.infeasibility.tolist(),
-            "infeasibility_margin": certificate.infeasibility_margin,
+            "bound": finite(certificate.bound) if exact else None,
+            "gap": finite(certificate.gap) if exact else None,
+            "violation": finite(certificate.violation) if exact else None,
+            "constraints": self._constraints(),
+            "infeasibility": certificate.infeasibility.tolist()
+            if exact and certificate.infeasibility is not None
+            else None,
+            "infeasibility_margin": certificate.infeasibility_margin if exact else None,
             "iterations": self.iterations,
             "time": self.time,
         }
+        if self.samples is not None:
+            summary |= {"samples": self.samples}
+        if not exact:
+            summary |= {"simulation": None if certificate is None else certificate.to_dict()}
+        return summary
+
+    def _constraints(self) -> list[dict[str, Any]]:
+        return describe_constraints(self.model, self.constraint_values, self.violations, self.multipliers)
 
     def save(self, path: PathLike) -> None:
         """Write `to_dict()` as JSON, whole or not at all."""
@@ -151,7 +170,9 @@ class Result:
         return result_text(self)
 
 
-def describe_constraints(cmdp: CMDP, certificate: Certificate) -> list[dict[str, Any]]:
+def describe_constraints(
+    statement: Statement, values: Array, violations: Array, multipliers: Array
+) -> list[dict[str, Any]]:
     """Every limit with the policy's value, as plain data for JSON."""
     return [
         {
@@ -159,9 +180,9 @@ def describe_constraints(cmdp: CMDP, certificate: Certificate) -> list[dict[str,
             "sense": constraint.symbol,
             "limit": constraint.limit,
             "per_step": constraint.per_step,
-            "value": float(certificate.constraint_values[i]),
-            "violation": float(certificate.violations[i]),
-            "multiplier": float(certificate.multipliers[i]),
+            "value": float(values[i]),
+            "violation": float(violations[i]),
+            "multiplier": float(multipliers[i]),
         }
-        for i, constraint in enumerate(cmdp.constraints)
+        for i, constraint in enumerate(statement.constraints)
     ]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array, check_number
-from cmdpkit.policy import as_policy
+from cmdpkit.policy import MixturePolicy, TabularPolicy, as_policy
 from cmdpkit.simulators import Returns, Simulator, as_simulator
 
 TRUNCATION = 0.1
@@ -46,6 +46,11 @@ class SimulationCertificate:
         """Every limit is met, with the confidence."""
         return all(verdict == "satisfied" for verdict in self.verdicts)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, lists and strings for JSON."""
+        columns = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in columns.items()}
+
 
 def certify_by_simulation(
     simulator: Any,
@@ -61,7 +66,7 @@ def certify_by_simulation(
 
     Args:
         simulator: a `Simulator` with bounds, or a `CMDP`.
-        policy: a `TabularPolicy` or an (S, A) array of probabilities.
+        policy: a `TabularPolicy`, an (S, A) array of probabilities, or a `MixturePolicy`.
         confidence: all intervals hold together with at least this probability.
         rollouts: how many; the first look when `until_decided`.
         horizon: steps of each; by default enough that the rest hardly matters.
@@ -77,11 +82,12 @@ def certify_by_simulation(
         ['violated']
     """
     simulator = as_simulator(simulator)
-    pi = as_policy(policy, simulator.states, simulator.actions).probabilities
+    mixture = policy if isinstance(policy, MixturePolicy) else MixturePolicy([policy_of(simulator, policy)])
+    policy_of(simulator, mixture.policies[0])
     _check_call(simulator, confidence, rollouts, horizon, max_rollouts, seed)
     # A horizon that suits the last look: what is cut off does not shrink with more rollouts.
     steps = horizon or default_horizon(simulator.gamma, max_rollouts if until_decided else rollouts)
-    look, total = 1, simulator.returns(pi, steps, rollouts, (seed, 1))
+    look, total = 1, fresh_returns(simulator, mixture, steps, rollouts, (seed, 1))
     while True:
         delta = (1.0 - confidence) / (look * (look + 1) if until_decided else 1)
         certificate = _certificate(simulator, total, steps, delta, confidence)
@@ -90,7 +96,26 @@ def certify_by_simulation(
             return certificate
         look += 1
         more = min(total.rollouts, max_rollouts - total.rollouts)
-        total = total + simulator.returns(pi, steps, more, (seed, look))
+        total = total + fresh_returns(simulator, mixture, steps, more, (seed, look))
+
+
+def policy_of(simulator: Simulator, policy: Any) -> TabularPolicy:
+    return as_policy(policy, simulator.states, simulator.actions)
+
+
+def fresh_returns(
+    simulator: Simulator, mixture: MixturePolicy, horizon: int, rollouts: int, seed: tuple[int, ...]
+) -> Returns:
+    """Returns of rollouts that each draw a policy of the mixture first: i.i.d., though counted policy by policy."""
+    if len(mixture) == 1:
+        return simulator.returns(mixture.policies[0].probabilities, horizon, rollouts, seed)
+    counts = np.random.default_rng([*seed, 0]).multinomial(rollouts, mixture.weights)
+    parts = [
+        simulator.returns(policy.probabilities, horizon, int(count), (*seed, i))
+        for i, (policy, count) in enumerate(zip(mixture.policies, counts, strict=True), start=1)
+        if count
+    ]
+    return sum(parts[1:], start=parts[0])
 
 
 def default_horizon(gamma: float, rollouts: int) -> int:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cmdpkit.checks import Array, check_gamma
+from cmdpkit.checks import Array, check_gamma, digest
 from cmdpkit.model import CMDP, Limit, Statement, check_limits
 
 Integers = NDArray[np.int64]
@@ -93,6 +93,12 @@ class Simulator(Statement):
         self._state()
         self.bounds = _check_bounds(bounds, self.num_constraints + 1)
         self._step, self._start = step, start
+
+    def identity(self) -> dict[str, Any]:
+        """What is known of the simulator, as plain data: a checkpoint of another one is refused."""
+        limits = [[c.name, c.symbol, c.limit, c.per_step] for c in self.constraints]
+        sizes = {"states": self.states, "actions": self.actions, "gamma": self.gamma, "maximise": self.maximise}
+        return sizes | {"limits": limits}
 
     def start(self, count: int, rng: np.random.Generator) -> Integers:
         """First states, checked."""
@@ -195,7 +201,8 @@ class Simulator(Statement):
 
     def _choose(self, cumulative: Array, states: Integers, rng: np.random.Generator) -> Integers:
         draws = rng.random(states.size)[:, None] * cumulative[states, -1:]
-        return np.minimum((cumulative[states] <= draws).sum(axis=1), self.actions - 1)
+        chosen: Integers = (cumulative[states] <= draws).sum(axis=1)
+        return np.minimum(chosen, self.actions - 1)
 
 
 class ModelSimulator(Simulator):
@@ -212,6 +219,9 @@ class ModelSimulator(Simulator):
         self.bounds = np.stack([self.quantities.min(axis=1), self.quantities.max(axis=1)], axis=1)
         if self.actions > 65_536 or self.states >= 2**32:
             raise ValueError("the compiled simulator takes at most 65,536 actions and 2^32 states")
+
+    def identity(self) -> dict[str, Any]:
+        return super().identity() | {"model": digest(*self._matrix, self.quantities, self.cmdp.initial)}
 
     def start(self, count: int, rng: np.random.Generator) -> Integers:
         return rng.choice(self.states, size=count, p=self.cmdp.initial)

@@ -6,21 +6,34 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from cmdpkit import first_order
 from cmdpkit.budget import Budget, Callback
+from cmdpkit.certificate import certify
 from cmdpkit.exact_methods import solve_by_columns, solve_by_lp, with_least_violation
+from cmdpkit.files import PathLike
+from cmdpkit.linprog import slater_margin
 from cmdpkit.methods import build
 from cmdpkit.model import CMDP
-from cmdpkit.options import EXACT, check_call, check_options
+from cmdpkit.options import EXACT, check_call, check_options, check_sampling, check_start
+from cmdpkit.policy import MixturePolicy
 from cmdpkit.result import Outcome, Result, Status
+from cmdpkit.sampling import Learned, Sampling, learn
+from cmdpkit.simulation import SimulationCertificate, certify_by_simulation
+from cmdpkit.simulators import Simulator, as_simulator
 from cmdpkit.zero import run_zero
 
 FIRST_ORDER_ITERATIONS = 10_000
-"""max_iterations of the first-order methods when none is given."""
+SAMPLED_ITERATIONS = 300
+"""max_iterations of the first-order methods when none is given, with exact values and with samples."""
+
+LEARNED = "All iterations are done; the policy is as good as its certificate says. More iterations or rollouts help."
+NO_BOUNDS = "There is no certificate, because the simulator has no bounds; the values are estimates of the run itself."
 
 
 def solve(
-    cmdp: CMDP,
+    model: CMDP | Simulator,
     method: str = "auto",
     tol: float = 1e-6,
     max_iterations: int | None = None,
@@ -28,22 +41,32 @@ def solve(
     seed: int = 0,
     progress: bool = False,
     callback: Callback | None = None,
+    sampling: Sampling | None = None,
+    budget: int | None = None,
+    checkpoint: PathLike | None = None,
     **options: Any,
 ) -> Result:
     """Solve a constrained MDP and prove the answer.
 
     Args:
-        cmdp: the model.
+        model: a `CMDP`, or a `Simulator` to learn from.
         method: "auto" (the certified optimum of any model), "pmd-pd", "pmd-pd-zero" (no violation at all), "npg-pd",
             "crpo", "columns" or "lp"; without constraints also "npg", "pg", "npg-entropy", "pg-entropy".
         tol: relative gap |objective − bound| / max(1, |objective|), and violation of each limit relative to
             max(1, |limit|). With 0.0 a first-order method runs for exactly `max_iterations` macro steps.
-        max_iterations: macro steps of a first-order method (default 10,000), or oracle calls of "auto" and "columns".
+        max_iterations: macro steps of a first-order method (default 10,000; 300 when it samples), or oracle calls of
+            "auto" and "columns".
         time_limit: seconds.
         seed: of the random generator; exact methods draw nothing.
         progress: show a progress bar.
         callback: called after every iteration with a `Snapshot` (iteration, objective, violation, bound, multipliers,
-            time); the run stops when it returns True.
+            time, samples); the run stops when it returns True.
+        sampling: learn from samples alone, with "pmd-pd" (also the meaning of "auto" then), "npg-pd" or "crpo"; always
+            so for a `Simulator`. `result.policy` is the last iterate, `result.average_policy` the mixture of all, both
+            with certificates: exact ones for a `CMDP`, statistical ones for a `Simulator`. `tol` plays no part.
+        budget: transitions that may be drawn while learning.
+        checkpoint: a file in which a run that samples keeps its state; a run that finds its own state there continues
+            from it, to the same result bit for bit.
         **options: of the first-order methods, in the user's units: `step` (π is multiplied by exp(−step · Q̃); the
             paper's η is step · (1 − γ); by default it follows the model's scale, for pmd-pd also the progress),
             `eta_dual` (likewise), `inner_steps` (t_k, default 1), `alpha` (default 1/step), `dual_cap` (npg-pd),
@@ -57,17 +80,94 @@ def solve(
         >>> result.status.name, round(result.objective, 6), round(float(result.multipliers[0]), 6)
         ('OPTIMAL', 4.462444, 0.24267)
     """
-    check_call(cmdp, method, tol, max_iterations, time_limit, seed, callback)
-    check_options(cmdp, method, options)
-    if max_iterations is None and method not in EXACT:
+    check_call(model, method, tol, max_iterations, time_limit, seed, callback)
+    check_sampling(model, method, sampling, budget, checkpoint)
+    if isinstance(model, Simulator):
+        sampling = sampling or Sampling()
+    if sampling is not None:
+        method = "pmd-pd" if method == "auto" else method
+        max_iterations = SAMPLED_ITERATIONS if max_iterations is None and not sampling.schedule else max_iterations
+    elif max_iterations is None and method not in EXACT:
         max_iterations = FIRST_ORDER_ITERATIONS
-    with _progress_bar(progress, method, max_iterations, callback) as watch:
-        budget = Budget(max_iterations, time_limit, watch)
-        with budget.catching_ctrl_c():
-            outcome = _run(cmdp, method, tol, budget, options)
+    check_options(model, method, options, sampled=sampling is not None)
+    with _progress_bar(progress, method, max_iterations, callback, sampling is not None) as watch:
+        limits = Budget(max_iterations, time_limit, watch)
+        with limits.catching_ctrl_c():
+            if sampling is not None:
+                given = {name: value for name, value in options.items() if value is not None}
+                return _learn(model, method, sampling, given, limits, budget, seed, checkpoint)
+            assert isinstance(model, CMDP)
+            outcome = _run(model, method, tol, limits, options)
             if outcome.status is Status.INFEASIBLE:
-                outcome = with_least_violation(cmdp, outcome)
-    return _result(cmdp, method, outcome, budget.elapsed)
+                outcome = with_least_violation(model, outcome)
+    return _result(model, method, outcome, limits.elapsed)
+
+
+def _learn(
+    model: CMDP | Simulator,
+    method: str,
+    sampling: Sampling,
+    given: dict[str, Any],
+    limits: Budget,
+    budget: int | None,
+    seed: int,
+    checkpoint: PathLike | None,
+) -> Result:
+    """Learn from samples, then judge last iterate and mixture: by the model if there is one, else by rollouts."""
+    if "initial_policy" in given:
+        given["initial_policy"] = check_start(given["initial_policy"], model)
+    slater = sampling.slater
+    if sampling.schedule == "theory" and slater is None and isinstance(model, CMDP) and model.num_constraints:
+        slater = slater_margin(model)
+    learned = learn(as_simulator(model), method, sampling, given, limits, budget, seed, checkpoint, slater)
+    status, mixture = learned.status, learned.mixture or MixturePolicy([learned.last])
+    proof: Any
+    average: Any
+    if isinstance(model, CMDP):
+        proof = certify(model, learned.last)
+        status = Status.INFEASIBLE if proof.infeasibility is not None else status
+        average = certify(model, mixture, None if proof.infeasibility is not None else proof.multipliers)
+        objective, values, multipliers = proof.objective, proof.constraint_values, proof.multipliers
+    else:
+        proof = _judge(model, learned.last, sampling, seed)
+        average = _judge(model, mixture, sampling, seed)
+        objective, values = (proof.objective, proof.constraint_values) if proof else _estimates(learned)
+        multipliers = learned.multipliers
+    return Result(
+        status=status,
+        policy=learned.last,
+        objective=objective,
+        constraint_values=values,
+        violations=np.maximum(model.signs * (values - model.limits), 0.0),
+        multipliers=multipliers,
+        certificate=proof,
+        history=learned.history,
+        iterations=learned.iterations,
+        time=limits.elapsed,
+        method=method,
+        message=(LEARNED if status is Status.ITERATION_LIMIT else status.advice) + ("" if proof else f" {NO_BOUNDS}"),
+        model=model,
+        last_policy=learned.last,
+        average_policy=mixture,
+        average_certificate=average,
+        samples=learned.samples,
+    )
+
+
+def _judge(simulator: Simulator, policy: Any, sampling: Sampling, seed: int) -> SimulationCertificate | None:
+    if simulator.bounds is None:
+        return None
+    # A seed of its own: rollouts that were learned from would flatter the policy.
+    return certify_by_simulation(
+        simulator, policy, sampling.confidence, sampling.certificate_rollouts, seed=seed + 2**32
+    )
+
+
+def _estimates(learned: Learned) -> tuple[float, Any]:
+    """The last estimates of the run itself, where nothing better is known."""
+    if not learned.iterations:
+        return float("nan"), np.full(learned.multipliers.shape, np.nan)
+    return float(learned.history["objective"][-1]), learned.history["constraint_values"][-1]
 
 
 def _run(cmdp: CMDP, method: str, tol: float, budget: Budget, options: dict[str, Any]) -> Outcome:
@@ -103,12 +203,14 @@ def _result(cmdp: CMDP, method: str, outcome: Outcome, time: float) -> Result:
 
 
 @contextlib.contextmanager
-def _progress_bar(show: bool, method: str, total: int | None, callback: Callback | None) -> Iterator[Callback | None]:
+def _progress_bar(
+    show: bool, method: str, total: int | None, callback: Callback | None, time_left: bool
+) -> Iterator[Callback | None]:
     """A watcher that also moves a progress bar, when one is wanted."""
     if not show:
         yield callback
         return
     from cmdpkit.report import progress_watcher
 
-    with progress_watcher(method, total, callback) as watch:
+    with progress_watcher(method, total, callback, time_left) as watch:
         yield watch

@@ -103,6 +103,100 @@ class Theorem1:
         return (self._start + price) / (self.macro_steps if macro_steps is None else macro_steps)
 
 
+@dataclass(frozen=True)
+class Theorem3:
+    """Theorem 3 with explicit constants: gap and violation of the average at most ε with probability 1 − δ.
+
+    The paper's eq. params gives orders only. These constants follow its proof with |V̂_i − V_i| ≤ e_V and
+    |Q̂ − Q̃| ≤ e_Q in every estimate, and e_V = x/K, e_Q = y/(K q) with q below (docs/theory.md has the steps).
+    """
+
+    gamma: float
+    constraints: int  # m
+    states: int
+    actions: int
+    epsilon: float
+    delta: float
+    xi: float  # the Slater margin, for ‖λ*‖₁ ≤ 2 / (ξ (1 − γ))
+    eta_dual: float = 1.0
+
+    @property
+    def _parameters(self) -> Theorem1:
+        """α, η and the cost of the first policy do not depend on K."""
+        return Theorem1(self.gamma, self.constraints, self.actions, 1, self.eta_dual)
+
+    @property
+    def value_share(self) -> float:
+        # x = K e_V
+        return 1.0
+
+    @property
+    def action_share(self) -> float:
+        # y = K q e_Q = 2 start: the transitions needed grow like (start + y)³/y², which is least there
+        return 2.0 * self._start
+
+    @property
+    def _start(self) -> float:
+        # α log|A|/(1 − γ) + 1 + 2/(3(1 − γ)) + η′ m/(1 − γ)²                                (eq. sample_last)
+        return self._parameters._start + self.eta_dual * self.constraints / (1.0 - self.gamma) ** 2
+
+    @property
+    def error_factor(self) -> float:
+        # q = 6/(1 − γ)² + 4/(1 − γ)³: an error e_Q costs q e_Q a macro step     (Lemmas cor_cen_estimate, push-app-A)
+        return 6.0 / (1.0 - self.gamma) ** 2 + 4.0 / (1.0 - self.gamma) ** 3
+
+    @property
+    def _value_factor(self) -> float:
+        # 3 η′ m/(1 − γ) + η′ m: what an error e_V ≤ 1 of V̂ costs in a macro step, besides ‖λ_k‖₁
+        return 3.0 * self.eta_dual * self.constraints / (1.0 - self.gamma) + self.eta_dual * self.constraints
+
+    @property
+    def multiplier_bound(self) -> float:
+        # D ≥ ‖λ_k‖ solves D² − 2 D (L + η′ x √m) ≤ 2η′ B, with L = 2/(ξ(1 − γ)) ≥ ‖λ*‖ and         (Lemma dual-bound)
+        # B = start + η′ m/(2(1 − γ)²) + y + x (3η′m/(1 − γ) + η′m + L)
+        largest = multiplier_norm_bound(self.xi, self.gamma)
+        inside = self._start + 0.5 * self.eta_dual * self.constraints / (1.0 - self.gamma) ** 2
+        inside += self.action_share + self.value_share * (self._value_factor + largest)
+        centre = largest + self.eta_dual * self.value_share * math.sqrt(self.constraints)
+        return centre + math.sqrt(centre**2 + 2.0 * self.eta_dual * inside)
+
+    @property
+    def macro_steps(self) -> int:
+        # K ε ≥ start + y + x (√m D + 3η′m/(1 − γ) + η′m)   (gap)   and   K ε ≥ D/η′ + x   (violation)
+        dual = self.multiplier_bound
+        gap = self._start + self.action_share
+        gap += self.value_share * (math.sqrt(self.constraints) * dual + self._value_factor)
+        return math.ceil(max(gap, dual / self.eta_dual + self.value_share) / self.epsilon)
+
+    @property
+    def schedule(self) -> Theorem1:
+        """α, η and t_k for these K macro steps."""
+        return Theorem1(self.gamma, self.constraints, self.actions, self.macro_steps, self.eta_dual)
+
+    def value_rollouts(self, width: float) -> tuple[int, int]:
+        """M_V and N_V, for costs of one step within an interval of this width."""
+        # δ/2 for all (K + 1) m estimates of V_i; half of e_V for the truncation, half for Hoeffding
+        error = self.value_share / self.macro_steps
+        share = self.delta / (2.0 * (self.macro_steps + 1) * self.constraints)
+        return self._hoeffding(width / (1.0 - self.gamma), error, share), self._horizon(1.0, error)
+
+    def action_rollouts(self, width: float, size: float, divergence: float, inner_steps: int) -> tuple[int, int]:
+        """M_Q and N_Q, for a mixed cost within `width` and of at most `size`, and α KL of at most `divergence`."""
+        # δ/2 for all K t_k |S||A| estimates of macro step k:  δ'_k = δ / (2 K t_k |S||A|)
+        error = self.action_share / (self.macro_steps * self.error_factor)
+        share = self.delta / (2.0 * self.macro_steps * inner_steps * self.states * self.actions)
+        spread = (width + self.gamma * divergence) / (1.0 - self.gamma)
+        return self._hoeffding(spread, error, share), self._horizon(size + divergence, error)
+
+    def _hoeffding(self, spread: float, error: float, share: float) -> int:
+        # 2 exp(−2 M (e/2)² / R²) ≤ δ'   ⇔   M ≥ 2 R² log(2/δ') / e²
+        return max(1, math.ceil(2.0 * spread**2 * math.log(2.0 / share) / error**2))
+
+    def _horizon(self, size: float, error: float) -> int:
+        # γ^N size/(1 − γ) ≤ e/2
+        return max(1, math.ceil(math.log(error * (1.0 - self.gamma) / (2.0 * size)) / math.log(self.gamma)))
+
+
 def multiplier_norm_bound(xi: float, gamma: float) -> float:
     """‖λ*‖ ≤ ‖λ*‖₁ ≤ 2 / (ξ (1 − γ)) (Lemma upper-dual)."""
     return 2.0 / (xi * (1.0 - gamma))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.system import PolicySystem, look_ahead
 from cmdpkit.model import CMDP, check_model
-from cmdpkit.policy import as_policy
+from cmdpkit.policy import MixturePolicy, TabularPolicy, as_policy
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ def evaluate(cmdp: CMDP, policy: Any) -> Evaluation:
 
     Args:
         cmdp: the model.
-        policy: a `TabularPolicy`, or an (S, A) array of probabilities.
+        policy: a `TabularPolicy`, an (S, A) array of probabilities, or a `MixturePolicy`, whose values are averages.
 
     Example:
         >>> import cmdpkit as ck
@@ -39,6 +39,10 @@ def evaluate(cmdp: CMDP, policy: Any) -> Evaluation:
         2.4182
     """
     check_model(cmdp)
+    if isinstance(policy, MixturePolicy):
+        parts = [evaluate(cmdp, part) for part in policy.policies]
+        columns = zip(*([getattr(part, field.name) for field in fields(Evaluation)] for part in parts), strict=True)
+        return Evaluation(*(sum(w * x for w, x in zip(policy.weights, column, strict=True)) for column in columns))
     pi = as_policy(policy, cmdp.states, cmdp.actions).probabilities
     # Back in the user's sense: a reward is −c_0, an AtLeast quantity is −c_i.
     signs = np.concatenate([[cmdp.sense], cmdp.signs])[:, None]
@@ -50,3 +54,8 @@ def evaluate(cmdp: CMDP, policy: Any) -> Evaluation:
     occupancy = (1.0 - cmdp.gamma) * system.state_occupancy()[:, None] * pi
     at_start = cmdp.initial @ values
     return Evaluation(float(at_start[0]) + 0.0, at_start[1:], np.ascontiguousarray(values.T), q, occupancy)
+
+
+def stationary_policy(cmdp: CMDP, mixture: MixturePolicy) -> TabularPolicy:
+    """The stationary policy with the values of a mixture: π(a|s) = d̄(s, a) / Σ_a d̄(s, a), d̄ its average occupancy."""
+    return TabularPolicy.from_occupancy(evaluate(cmdp, mixture).occupancy, mixture.policies[-1].probabilities)

@@ -1,0 +1,67 @@
+"""Checkpoints of long runs: written whole, now and then, and refused when they belong to another run."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cmdpkit.files import PathLike, load_arrays, save_arrays
+
+SECONDS = 5.0
+"""A checkpoint is written about this often, and less often where writing takes more than a twentieth of the time."""
+
+
+class Checkpoint:
+    """A file with the state of a run; without a path it does nothing.
+
+    Args:
+        path: the file; a run that finds its own state there continues from it.
+        run: what identifies the run, as plain JSON: a state with another identity is refused.
+    """
+
+    def __init__(self, path: PathLike | None, run: dict[str, Any]) -> None:
+        self.path, self.run = path, json.loads(json.dumps(run))
+        if path is not None and not Path(path).resolve().parent.is_dir():
+            raise FileNotFoundError(f"cannot write the checkpoint {path}: its folder does not exist")
+        self._due = time.perf_counter() + SECONDS
+
+    def load(self) -> dict[str, Any] | None:
+        """The state in the file, or None when there is no file."""
+        if self.path is None or not Path(self.path).exists():
+            return None
+        arrays = load_arrays(self.path, "cmdpkit checkpoint")
+        try:
+            found = json.loads(str(arrays.pop("run")))
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"{self.path} is damaged: it does not say which run it belongs to") from error
+        other = [name for name in self.run if found.get(name) != self.run[name]]
+        if other:
+            name = other[0]
+            raise ValueError(
+                f"{self.path} belongs to another run: its {name} is {_short(found.get(name))}, here it is "
+                f"{_short(self.run[name])}. Use another file, or remove this one to start anew"
+            )
+        return arrays
+
+    def save(self, state: Callable[[], dict[str, Any]]) -> None:
+        """Write the state, unless it is empty."""
+        started = time.perf_counter()
+        if self.path is None or not (arrays := state()):
+            return
+        save_arrays(self.path, "cmdpkit checkpoint", arrays | {"run": np.array(json.dumps(self.run))})
+        now = time.perf_counter()
+        self._due = now + max(SECONDS, 20.0 * (now - started))
+
+    def save_when_due(self, state: Callable[[], dict[str, Any]]) -> None:
+        if self.path is not None and time.perf_counter() >= self._due:
+            self.save(state)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."
