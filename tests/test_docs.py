@@ -42,6 +42,16 @@ def test_readme_example_prints_what_it_shows():
     assert steady(printed.getvalue()) == steady(shown)
 
 
+def test_readme_simulator_is_learned():
+    readme = (ROOT / "README.md").read_text()
+    code = next(c for c in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "ck.Simulator" in c)
+    printed, names = io.StringIO(), {}
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code.replace(", progress=True", ""), "README.md", "exec"), names)
+    assert "lost sales per step" in printed.getvalue()
+    assert names["learned"].objective > 95.0  # ordering two pieces a day, which sells less, earns about 90
+
+
 def test_every_file_is_in_the_design():
     design = (ROOT / "docs/design.md").read_text()
     for path in (ROOT / "src/cmdpkit").glob("*.py"):
