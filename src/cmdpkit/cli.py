@@ -195,7 +195,7 @@ def problems(name: str | None, out: str | None, parameters: tuple[str, ...], as_
 @click.option("--seeds", default=30, show_default=True, help="How many random instances.")
 @click.option("--quick", is_flag=True, help="A minute's run that only shows that everything works.")
 def reproduce(names: tuple[str, ...], out: str, seeds: int, quick: bool) -> None:
-    """Reproduce the paper's tabular experiments: NAMES from fig1, fig2, table1, zero, theory, fig3, complexity, or all."""
+    """Reproduce the paper's tabular experiments: fig1, fig2, table1, zero, theory, fig3, complexity, or all."""
     from cmdpkit.experiments.reproduce import page_of, table
     from cmdpkit.experiments.reproduce import reproduce as run
     from cmdpkit.report import tracker
