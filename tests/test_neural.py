@@ -472,6 +472,7 @@ def test_a_restored_learner_goes_on_bit_for_bit(normalise):
     numbers = {name: value for name, value in state.items() if not isinstance(value, np.ndarray)}
     arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
     state = {**arrays, **json.loads(json.dumps(numbers))}  # as a file would keep it
+    next(primal_dual(first, rule, half.multipliers))  # going on does not reach into a state that was taken
     second = NeuralLearner(ACROBOT, **options)
     second.restore(state)
     rest = list(islice(primal_dual(second, rule, half.multipliers), 2))
@@ -509,6 +510,9 @@ def test_refusals_before_any_work():
         NeuralLearner(ACROBOT, [50, 50], measure="window")
     with pytest.raises(ValueError, match=r"limits\[1\] must be finite"):
         NeuralLearner(ACROBOT, [50, float("nan")])
+    for wrong in ({"steps": 0}, {"hidden": [8, 0.5]}, {"radius": 0.0}, {"damping": -1.0}, {"smoothing": 1.5}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            NeuralLearner(ACROBOT, [50, 50], **wrong)
     with pytest.raises(TypeError, match="Discrete or a Box"):
         Actions.of(gymnasium.spaces.MultiDiscrete([2, 2]))
     with pytest.raises(TypeError, match="FlattenObservation"):

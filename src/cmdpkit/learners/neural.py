@@ -94,11 +94,24 @@ class NeuralLearner:
         alpha: float = 1.0,
         normalise: bool = False,
         critic_rate: float = 1e-3,
-        critic_epochs: int = 10,
-        critic_minibatch: int = 500,
+        critic_epochs: int = 5,
+        critic_minibatch: int = 250,
     ) -> None:
         if measure not in MEASURES:
             raise ValueError(f"measure must be one of {', '.join(MEASURES)}, not {measure!r}")
+        whole = {"num_envs": num_envs, "steps": steps, "cg_steps": cg_steps, "line_search": line_search}
+        whole |= {"inner_steps": inner_steps, "critic_epochs": critic_epochs, "critic_minibatch": critic_minibatch}
+        for name, value in [*whole.items(), *((f"hidden[{i}]", size) for i, size in enumerate(hidden))]:
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        for name, number in (("radius", radius), ("critic_rate", critic_rate)):
+            if check_number(number, name) <= 0.0:
+                raise ValueError(f"{name} must be positive, got {number}")
+        for name, number in (("damping", damping), ("alpha", alpha)):
+            if check_number(number, name) < 0.0:
+                raise ValueError(f"{name} must not be negative, got {number}")
+        if not 0.0 <= check_number(smoothing, "smoothing") <= 1.0:
+            raise ValueError(f"smoothing must be in [0, 1], got {smoothing}")
         self.limits = np.array([check_number(limit, f"limits[{i}]") for i, limit in enumerate(limits)])
         self.measure, self.seed, self.steps = measure, seed, steps
         self.gamma, self.smoothing = check_gamma(gamma), smoothing
