@@ -48,6 +48,18 @@ def test_crpo_by_hand(v, objective, constraints):
     np.testing.assert_array_equal(weights.constraints, constraints)
 
 
+@pytest.mark.parametrize(
+    ("v", "stepped_on", "step"),
+    [([1.0, 9.0, -5.0], 0, 0.6), ([-1.0, 9.0, -5.0], 1, 0.3), ([-1.0, 2.0, 9.0], 1, 0.6), ([5.0, 5.0, 5.0], 0, 0.6)],
+)
+def test_crpo_by_the_first_violated_constraint_with_steps_by_their_number(v, stepped_on, step):
+    weights = CRPO(first=True, steps=(0.1, 0.3, 0.6)).weights(np.zeros(3), np.array(v))
+    np.testing.assert_array_equal(weights.constraints, np.eye(3)[stepped_on])
+    assert (weights.objective, weights.step) == (0.0, step)  # the last size serves three and more as well
+    assert CRPO(steps=(0.1, 0.3)).weights(np.zeros(1), np.array([-1.0])).step == 0.1
+    assert CRPO().weights(np.zeros(1), np.array([1.0])).step is None
+
+
 def test_npg_sees_only_the_objective():
     weights = NPG().weights(NPG().start(np.array([3.0])), np.array([3.0]))
     assert weights.objective == 1.0

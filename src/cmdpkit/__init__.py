@@ -27,6 +27,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cmdpkit import envs as envs
     from cmdpkit import problems as problems
     from cmdpkit.certificate import Certificate as Certificate
     from cmdpkit.certificate import certify as certify
@@ -66,6 +67,7 @@ _HOME = {
     "TabularPolicy": "policy",
     "certify": "certificate",
     "certify_by_simulation": "simulation",
+    "envs": "envs",
     "evaluate": "evaluation",
     "from_gymnasium": "simulators",
     "problems": "problems",

@@ -23,6 +23,7 @@ class Weights(NamedTuple):
     objective: float
     constraints: Array
     inner_steps: int | None = None  # t_k; None leaves it to the learner
+    step: float | None = None  # size of each, or radius of its trust region; None leaves it to the learner
 
 
 class Rule(Protocol):
@@ -78,18 +79,23 @@ class NPGPD:
 class CRPO:
     """Constraint-rectified policy optimisation (Xu et al. 2021): no multipliers, one cost at a time.
 
-    A constraint counts as violated while V_i > −tolerance; the most violated one is stepped on, else the objective.
+    A constraint counts as violated while V_i > −tolerance; the most violated one is stepped on (the first of them, if
+    `first`), else the objective. `steps` are the sizes of the step with 0, 1, 2, ... constraints violated.
     """
 
     tolerance: float = 0.0
+    first: bool = False
+    steps: tuple[float, ...] | None = None
 
     def start(self, v: Array) -> Array:
         return np.zeros_like(v)
 
     def weights(self, lam: Array, v: Array) -> Weights:
-        if not v.size or v.max() <= -self.tolerance:
-            return Weights(1.0, np.zeros_like(v))
-        return Weights(0.0, np.eye(v.size)[v.argmax()])
+        violated = v > -self.tolerance
+        step = None if self.steps is None else self.steps[min(int(violated.sum()), len(self.steps) - 1)]
+        if not violated.any():
+            return Weights(1.0, np.zeros_like(v), step=step)
+        return Weights(0.0, np.eye(v.size)[violated.argmax() if self.first else v.argmax()], step=step)
 
     def update(self, lam: Array, v: Array, v_next: Array) -> Array:
         return lam

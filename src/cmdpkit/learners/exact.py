@@ -70,15 +70,15 @@ class ExactLearner:
         steps = weights.inner_steps or self.inner_steps
         for t in range(1, steps + 1):
             before = self.policy.log_probabilities
-            self.move_to(self._regularised_step(cost, anchor))
+            self.move_to(self._regularised_step(cost, anchor, weights.step or self.step))
             # A long inner loop often reaches its fixed point early; further steps would only shuffle the last bits.
             if 2 < t < steps and _within_rounding(before, self.policy.log_probabilities):
                 break
         return steps
 
-    def _regularised_step(self, cost: Array, anchor: Array) -> TabularPolicy:
+    def _regularised_step(self, cost: Array, anchor: Array, step: float) -> TabularPolicy:
         pi, log_pi = self.policy.probabilities, self.policy.log_probabilities
-        alpha = 1.0 / self.step if self.alpha is None else self.alpha
+        alpha = 1.0 / step if self.alpha is None else self.alpha
         pull = alpha * (log_pi - anchor)
         # Ṽ_α = (I − γ P_π)⁻¹ Σ_a π (c̃ + α log(π / π_k))                              (eq. regu-V)
         values = self._system.solve((pi * (cost + pull)).sum(axis=1))
@@ -90,7 +90,7 @@ class ExactLearner:
         if not self.natural:
             # ∂Ṽ_α/∂θ(s, a) = x(s) π(a|s) (Q̃(s, a) − Ṽ(s)), with the soft action value Q̃ in `direction`
             direction = self.occupancy * (direction - values[:, None])
-        return TabularPolicy.softmax(log_pi - self.step * direction)
+        return TabularPolicy.softmax(log_pi - step * direction)
 
     def lagrangian_values(self, lam: Array) -> tuple[Array, Array]:
         """V (S,) and Q (S, A) of the current policy for the cost c_0 + Σ λ_i c_i."""

@@ -1,0 +1,57 @@
+"""Many copies of an environment as one: what a learner steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+SAME_STEP = AutoresetMode.SAME_STEP
+
+
+def as_batch(env: str | Callable[[], Any] | VectorEnv, num_envs: int, **options: Any) -> VectorEnv:
+    """`num_envs` copies of an environment, each starting anew in the step in which its episode ends.
+
+    Args:
+        env: a registered name, for which compiled batches are used where there are any; a function that makes one
+            environment; or a vector environment, which is checked and used as it is.
+        num_envs: how many copies.
+        **options: passed on to `gymnasium.make` with a name.
+
+    Example:
+        >>> import gymnasium
+        >>> from cmdpkit.envs import WithCosts
+        >>> as_batch(lambda: WithCosts(gymnasium.make("CartPole-v1"), lambda step: step.action), num_envs=4)
+        SyncVectorEnv(num_envs=4)
+    """
+    if isinstance(env, VectorEnv):
+        if env.num_envs != num_envs:
+            raise ValueError(f"{env} has {env.num_envs} environments, but {num_envs} are asked for")
+        if not _same_step(env):
+            raise ValueError(
+                f"{env} does not start anew in the step in which an episode ends; "
+                "make it with autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP"
+            )
+        return env
+    if isinstance(env, gymnasium.Env):
+        raise TypeError(
+            f"{env} is one environment, and {num_envs} are needed: pass a function that makes one, as in "
+            "lambda: WithCosts(gymnasium.make('CartPole-v1'), fn)"
+        )
+    if isinstance(env, str):
+        name, first = env, gymnasium.make(env, **options)
+        first.close()
+        if first.spec is not None and first.spec.vector_entry_point is not None:
+            batch = gymnasium.make_vec(name, num_envs=num_envs, **options)
+            if _same_step(batch):
+                return batch
+        return SyncVectorEnv([lambda: gymnasium.make(name, **options)] * num_envs, autoreset_mode=SAME_STEP)
+    if not callable(env):
+        raise TypeError(f"env must be a name, a function that makes an environment, or a VectorEnv, not {env!r}")
+    return SyncVectorEnv([env] * num_envs, autoreset_mode=SAME_STEP)
+
+
+def _same_step(batch: VectorEnv) -> bool:
+    return batch.metadata.get("autoreset_mode") is SAME_STEP

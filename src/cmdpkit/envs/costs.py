@@ -1,0 +1,153 @@
+"""Costs for Gymnasium environments: what a step uses of each limit, in `info`.
+
+One cost is `info["cost"]`, a number; several are `info["costs"]`, a vector. That is how the safe-learning suites report
+them, and it is all that a learner reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from cmdpkit.checks import Array
+
+
+class Step(NamedTuple):
+    """What a cost may depend on. `observation` is what the policy saw when it chose `action`."""
+
+    observation: Any
+    action: Any
+    reward: float
+    next_observation: Any
+    terminated: bool
+    truncated: bool
+    info: Mapping[str, Any]
+
+
+class WithCosts(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Any environment, with costs that a function computes.
+
+    Args:
+        env: the environment.
+        fn: called with a `Step` after every step; returns one number, which becomes `info["cost"]`, or a list of m
+            numbers, which becomes `info["costs"]`. Truth values count as 0 and 1.
+
+    Example:
+        A cart that should stay near the middle:
+
+        >>> import gymnasium
+        >>> env = WithCosts(gymnasium.make("CartPole-v1"), lambda step: abs(step.next_observation[0]) > 0.5)
+        >>> _ = env.reset(seed=0)
+        >>> env.step(1)[-1]
+        {'cost': 0.0}
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], fn: Callable[[Step], Any]) -> None:
+        if not callable(fn):
+            raise TypeError(f"fn must be a function of a Step, not {type(fn).__name__}")
+        super().__init__(env)
+        self._fn = fn
+        self._before: Any = None
+        self._shape: tuple[int, ...] | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._before = _kept(observation)
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        taken = Step(self._before, action, float(reward), observation, terminated, truncated, info)
+        self._before = _kept(observation)
+        if "cost" in info or "costs" in info:
+            raise ValueError(f"{self.env} reports costs of its own; it needs no WithCosts")
+        costs = _checked(self._fn(taken), f"fn returned for {taken}")
+        if self._shape is None:
+            self._shape = costs.shape
+        if costs.shape != self._shape:
+            raise ValueError(
+                f"fn returned costs of shape {costs.shape} for {taken}, after shape {self._shape} in the first step"
+            )
+        return observation, reward, terminated, truncated, {**info, **_named(costs)}
+
+
+class SixTuple(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Gymnasium's `step` for an environment that returns (observation, reward, cost, terminated, truncated, info).
+
+    The cost moves into `info`. Safety-Gymnasium and its relatives return such six-tuples.
+    """
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        answer: Any = self.env.step(action)
+        if len(answer) != 6:
+            raise ValueError(
+                f"{self.env} returned {len(answer)} things from step, not the six (observation, reward, cost, "
+                "terminated, truncated, info) that SixTuple is for"
+            )
+        observation, reward, cost, terminated, truncated, info = answer
+        costs = _checked(cost, f"{self.env} returned in step")
+        others = {name: value for name, value in info.items() if name not in ("cost", "costs")}
+        return observation, reward, terminated, truncated, {**others, **_named(costs)}
+
+
+def read_costs(infos: Mapping[str, Any], num_envs: int, count: int | None = None) -> Array:
+    """The costs (num_envs, m) of one step of a vector environment with same-step resets.
+
+    An environment whose episode ended in this step reports in `infos["final_info"]`, as Gymnasium has it.
+
+    Args:
+        infos: what `step` of the vector environment returned last.
+        num_envs: how many environments there are.
+        count: how many costs there must be, if that is known.
+    """
+    costs = _present(infos)
+    if costs is None or "final_info" in infos:
+        final = _present(infos.get("final_info", {}))
+        if final is not None:
+            ended = np.asarray(infos["_final_info"])
+            costs = final if costs is None else np.where(ended[:, None], final, costs)
+    if costs is None:
+        raise ValueError(
+            "the environment reports no costs: a step's info has neither 'cost' nor 'costs'; "
+            "cmdpkit.envs.WithCosts(env, fn) adds them"
+        )
+    if costs.shape[0] != num_envs or (count is not None and costs.shape[1] != count):
+        raise ValueError(
+            f"the environment reports {costs.shape[1]} costs for {costs.shape[0]} environments, "
+            f"but {costs.shape[1] if count is None else count} for {num_envs} are expected"
+        )
+    if not np.isfinite(costs).all():
+        i = int(np.flatnonzero(~np.isfinite(costs).all(axis=1))[0])
+        raise ValueError(f"environment {i} reported the costs {costs[i]}; every cost must be finite")
+    return costs
+
+
+def _present(infos: Mapping[str, Any]) -> Array | None:
+    """(num_envs, m), or None when there are none."""
+    if "costs" in infos:
+        return np.asarray(infos["costs"], dtype=np.float64)
+    return np.asarray(infos["cost"], dtype=np.float64)[:, None] if "cost" in infos else None
+
+
+def _named(costs: Array) -> dict[str, Any]:
+    return {"costs": costs} if costs.ndim else {"cost": float(costs)}
+
+
+def _checked(costs: Any, what: str) -> Array:
+    try:
+        array = np.asarray(costs, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"the cost that {what} is {costs!r}; a number or a list of numbers is needed") from None
+    if array.ndim > 1 or array.size == 0:
+        raise ValueError(f"the cost that {what} has shape {array.shape}; a number or a list of numbers is needed")
+    if not np.isfinite(array).all():
+        raise ValueError(f"the cost that {what} is {costs!r}; every cost must be finite")
+    return array
+
+
+def _kept(observation: Any) -> Any:
+    """A copy where the environment might write into its array again."""
+    return observation.copy() if isinstance(observation, np.ndarray) else observation

@@ -1,0 +1,69 @@
+"""What a policy network's outputs mean: softmax over actions, or a Gaussian. Rows are states."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Distribution(Protocol):
+    """What the trust region needs of π(·|s) with parameters y: all in closed form."""
+
+    def log_prob(self, y: Tensor, actions: Tensor) -> Tensor: ...
+    def score(self, y: Tensor, actions: Tensor) -> Tensor: ...
+    def divergence(self, y: Tensor, other: Tensor) -> Tensor: ...
+    def metric(self, y: Tensor) -> Callable[[Tensor], Tensor]: ...
+
+
+class Softmax:
+    """π(a|s) ∝ exp y_a."""
+
+    def log_prob(self, y: Tensor, actions: Tensor) -> Tensor:
+        return y.log_softmax(dim=1).gather(1, actions[:, None])[:, 0]
+
+    def score(self, y: Tensor, actions: Tensor) -> Tensor:
+        # ∂ log π(a) / ∂y = e_a − π
+        score = -y.softmax(dim=1)
+        score[torch.arange(len(y)), actions] += 1.0
+        return score
+
+    def divergence(self, y: Tensor, other: Tensor) -> Tensor:
+        # KL(π ‖ π′) = Σ_a π (log π − log π′)
+        log_pi = y.log_softmax(dim=1)
+        return (log_pi.exp() * (log_pi - other.log_softmax(dim=1))).sum(dim=1)
+
+    def metric(self, y: Tensor) -> Callable[[Tensor], Tensor]:
+        # v ↦ (diag π − π πᵀ) v: the Fisher matrix of π in y
+        pi = y.softmax(dim=1)
+        return lambda v: pi * (v - (pi * v).sum(dim=1, keepdim=True))
+
+
+class Gaussian:
+    """Independent normals: the first half of y are means, the second log σ."""
+
+    def log_prob(self, y: Tensor, actions: Tensor) -> Tensor:
+        mean, log_std = y.chunk(2, dim=1)
+        z = (actions - mean) * (-log_std).exp()
+        return (-0.5 * z * z - log_std - 0.5 * math.log(2.0 * math.pi)).sum(dim=1)
+
+    def score(self, y: Tensor, actions: Tensor) -> Tensor:
+        # ∂ log π / ∂μ = z / σ,   ∂ log π / ∂ log σ = z² − 1,   z = (a − μ) / σ
+        mean, log_std = y.chunk(2, dim=1)
+        z = (actions - mean) * (-log_std).exp()
+        return torch.cat([z * (-log_std).exp(), z * z - 1.0], dim=1)
+
+    def divergence(self, y: Tensor, other: Tensor) -> Tensor:
+        # KL(π ‖ π′) = Σ log σ′ − log σ + (σ² + (μ − μ′)²) / 2σ′² − ½
+        (mean, log_std), (other_mean, other_log_std) = y.chunk(2, dim=1), other.chunk(2, dim=1)
+        spread = (2.0 * log_std).exp() + (mean - other_mean) ** 2
+        return (other_log_std - log_std + 0.5 * spread * (-2.0 * other_log_std).exp() - 0.5).sum(dim=1)
+
+    def metric(self, y: Tensor) -> Callable[[Tensor], Tensor]:
+        # 1/σ² for the means, 2 for log σ
+        mean, log_std = y.chunk(2, dim=1)
+        diagonal = torch.cat([(-2.0 * log_std).exp(), torch.full_like(mean, 2.0)], dim=1)
+        return lambda v: diagonal * v

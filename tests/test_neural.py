@@ -1,0 +1,531 @@
+"""The neural learner: derivatives against autograd, the trust region, advantages by hand, and one whole learner."""
+
+import json
+from itertools import islice
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import cmdpkit as ck
+from cmdpkit.envs import WithCosts, as_batch
+from cmdpkit.learners import ExactLearner
+from cmdpkit.learners.critics import Critics, Moments
+from cmdpkit.learners.distributions import Gaussian, Softmax
+from cmdpkit.learners.networks import Network
+from cmdpkit.learners.neural import NeuralLearner
+from cmdpkit.learners.rollouts import Rollout, collect, discounted
+from cmdpkit.learners.trust_region import conjugate_gradients, trust_region_step
+from cmdpkit.neural_policy import Actions, NeuralPolicy
+from cmdpkit.primal_dual import primal_dual
+from cmdpkit.rules import CRPO, NPGPD, PMDPD, Weights
+
+ACROBOT = "cmdpkit/ConstrainedAcrobot-v0"
+CASES = [(Softmax(), 0), (Gaussian(), 3)]  # a distribution, and its free outputs (log σ)
+
+
+def tiny(free, seed=0):
+    """A network with 2 inputs and 3 outputs in float64, its θ, and 7 inputs."""
+    rng = np.random.default_rng(seed)
+    network = Network([2, 5, 4, 3], free)
+    theta = network.initial(rng).double()
+    if free:
+        theta[-free:] = torch.tensor([0.3, -0.2, 0.1])
+    return network, theta, torch.from_numpy(rng.normal(size=(7, 2)))
+
+
+def some_actions(distribution, seed=1):
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(rng.integers(0, 3, 7) if isinstance(distribution, Softmax) else rng.normal(size=(7, 3)))
+
+
+# Derivatives
+
+
+@pytest.mark.parametrize("free", [0, 3])
+def test_push_and_pull_are_the_jacobian(free):
+    network, theta, x = tiny(free)
+    jacobian = torch.autograd.functional.jacobian(lambda t: network(t, x), theta)  # (7, outputs, parameters)
+    hidden = network.activations(theta, x)
+    v, u = torch.randn(network.parameters, dtype=torch.double), torch.randn_like(hidden[-1])
+    torch.testing.assert_close(network.push(theta, hidden, v), jacobian @ v)
+    torch.testing.assert_close(network.pull(theta, hidden, u), torch.einsum("no,nop->p", u, jacobian))
+
+
+@pytest.mark.parametrize(("distribution", "free"), CASES)
+def test_score_is_the_gradient_of_log_prob(distribution, free):
+    network, theta, x = tiny(free)
+    actions = some_actions(distribution)
+    y = network(theta, x).requires_grad_()
+    (expected,) = torch.autograd.grad(distribution.log_prob(y, actions).sum(), y)
+    torch.testing.assert_close(distribution.score(y.detach(), actions), expected)
+
+
+@pytest.mark.parametrize(("distribution", "free"), CASES)
+def test_log_prob_and_divergence_against_torch(distribution, free):
+    network, theta, x = tiny(free)
+    y, other = network(theta, x), network(theta + 0.1 * torch.randn_like(theta), x)
+
+    def reference(y):
+        if isinstance(distribution, Softmax):
+            return torch.distributions.Categorical(logits=y)
+        mean, log_std = y.chunk(2, dim=1)
+        return torch.distributions.Independent(torch.distributions.Normal(mean, log_std.exp()), 1)
+
+    actions = some_actions(distribution)
+    torch.testing.assert_close(distribution.log_prob(y, actions), reference(y).log_prob(actions))
+    expected = torch.distributions.kl_divergence(reference(y), reference(other))
+    torch.testing.assert_close(distribution.divergence(y, other), expected)
+
+
+@pytest.mark.parametrize(("distribution", "free"), CASES)
+def test_fisher_product_against_the_dense_fisher_matrix(distribution, free):
+    """F is the Hessian of the mean divergence KL(π_θ ‖ π_θ′) in θ′ at θ, by autograd, column by column."""
+    network, theta, x = tiny(free)
+    y = network(theta, x)
+    dense = torch.autograd.functional.hessian(lambda t: distribution.divergence(y, network(t, x)).mean(), theta)
+    hidden, metric = network.activations(theta, x), distribution.metric(y)
+    columns = [
+        network.pull(theta, hidden, metric(network.push(theta, hidden, e))) / len(x)
+        for e in torch.eye(network.parameters, dtype=torch.double)
+    ]
+    torch.testing.assert_close(torch.stack(columns), dense, atol=1e-9, rtol=1e-7)
+
+
+def test_surrogate_gradient_against_autograd():
+    """The learner's gradient is that of mean(ratio · benefit) at the old policy."""
+    network, theta, x = tiny(0)
+    actions, benefit = some_actions(Softmax()), torch.randn(7, dtype=torch.double)
+    old = Softmax().log_prob(network(theta, x), actions)
+    moving = theta.clone().requires_grad_()
+    surrogate = ((Softmax().log_prob(network(moving, x), actions) - old).exp() * benefit).mean()
+    (expected,) = torch.autograd.grad(surrogate, moving)
+    hidden = network.activations(theta, x)
+    ours = network.pull(theta, hidden, Softmax().score(hidden[-1], actions) * benefit[:, None]) / 7
+    torch.testing.assert_close(ours, expected)
+
+
+# The trust region
+
+
+def test_conjugate_gradients_solve():
+    rng = np.random.default_rng(0)
+    root = torch.from_numpy(rng.normal(size=(12, 12)))
+    matrix, b = root @ root.T + 0.1 * torch.eye(12, dtype=torch.double), torch.from_numpy(rng.normal(size=12))
+    x = conjugate_gradients(lambda v: matrix @ v, b, steps=40)
+    torch.testing.assert_close(matrix @ x, b, atol=1e-4, rtol=0.0)
+    short = conjugate_gradients(lambda v: matrix @ v, b, steps=3)  # stops when told: the best in 3 directions
+    assert (matrix @ short - b).norm() > 0.01 > (matrix @ x - b).norm()
+
+
+def test_step_on_a_quadratic_is_the_natural_gradient():
+    """With an exact divergence ½ sᵀFs the step ends on the boundary, along F⁻¹g."""
+    fisher, gradient, radius = torch.tensor([4.0, 1.0]), torch.tensor([1.0, 1.0]), 0.02
+    theta = torch.tensor([1.0, 2.0])
+    outcome = trust_region_step(
+        theta,
+        gradient,
+        lambda v: fisher * v,
+        lambda t: (float(gradient @ (t - theta)), float(0.5 * ((t - theta) ** 2 * fisher).sum()) * 0.999999),
+        radius,
+        damping=0.0,
+    )
+    # x = F⁻¹g = (1/4, 1), xᵀFx = 5/4, s = √(2 · 0.02 · 4/5) x
+    expected = np.sqrt(0.04 * 0.8) * np.array([0.25, 1.0])
+    np.testing.assert_allclose((outcome.theta - theta).numpy(), expected, rtol=1e-5)
+    assert outcome.verdict == "accepted"
+    assert outcome.trials == 1
+    assert outcome.divergence == pytest.approx(radius, rel=1e-4)
+
+
+def judged(judge, gradient=(1.0, 1.0)):
+    theta = torch.zeros(2)
+    return trust_region_step(theta, torch.tensor(gradient), lambda v: v.clone(), judge, radius=0.01, damping=0.0)
+
+
+def test_line_search_goes_back_until_both_conditions_hold():
+    far = judged(lambda t: (float(t.sum()), float(3.0 * t @ t)))  # the divergence is six times what F says
+    assert far.accepted
+    assert far.trials > 1
+    assert far.divergence <= 0.01
+    # s = (0.1, 0.1), which promises 0.2: the surrogate t − 9.6 t² rises by 0.008 there, and by 0.052 at half of it
+    shallow = judged(lambda t: (float((t - 9.6 * t * t).sum()), float(0.4 * t @ t)))
+    assert shallow.accepted
+    assert shallow.trials == 2
+    np.testing.assert_allclose(shallow.theta.numpy(), 0.05, rtol=1e-5)
+
+
+def test_steps_that_cannot_be_trusted_are_refused_and_named():
+    assert judged(lambda t: (-1.0, 0.0)).verdict == "line search failed"
+    assert judged(lambda t: (float("nan"), 0.0)).verdict == "not finite"
+    assert judged(lambda t: (1.0, 0.0), gradient=(float("nan"), 1.0)).verdict == "not finite"
+    assert judged(lambda t: (1.0, 0.0), gradient=(0.0, 0.0)).verdict == "no gradient"
+    for judge in (lambda t: (-1.0, 0.0), lambda t: (1.0, float("inf"))):
+        np.testing.assert_array_equal(judged(judge).theta.numpy(), np.zeros(2))
+
+
+# Rollouts
+
+
+def test_discounted_sums_by_hand():
+    ended = np.array([[False], [True], [False], [False]])
+    # 1 + ½·2, 2 (the episode ends), 4 + ½·8, 8
+    np.testing.assert_array_equal(discounted(np.array([[1.0], [2.0], [4.0], [8.0]]), ended, 0.5).ravel(), [2, 2, 8, 8])
+
+
+def hand_made(ended, terminated, quantities):
+    ended, terminated = np.array(ended)[:, None], np.array(terminated)[:, None]
+    cut = ended & ~terminated
+    cut[-1] = ~terminated[-1]
+    steps = len(ended)
+    empty = np.zeros((steps, 1, 1), dtype=np.float32)
+    following = np.zeros((int(cut.sum()), 1), dtype=np.float32)
+    return Rollout(
+        empty, empty, np.zeros((steps, 1), int), np.array(quantities)[:, None, None], ended, terminated, following, cut
+    )
+
+
+def test_advantages_by_hand():
+    """Steps 0, 1 end in a terminal state; steps 2, 3 are cut off by a time limit; step 4 by the end of the rollout."""
+    no, yes = False, True
+    rollout = hand_made([no, yes, no, yes, no], [no, yes, no, no, no], [1.0, 2.0, 3.0, 4.0, 5.0])
+    values = np.array([10.0, 20.0, 30.0, 40.0, 50.0])[:, None, None]
+    beyond = np.array([[100.0], [200.0]])  # V after step 3 and after step 4
+    # Monte-Carlo: 1 + ½·2, 2, 3 + ½·(4 + ½·100), 4 + ½·100, 5 + ½·200, minus the values
+    advantages = rollout.advantages(values, beyond, gamma=0.5, smoothing=1.0).ravel()
+    np.testing.assert_allclose(advantages, [2.0 - 10, 2.0 - 20, 30.0 - 30, 54.0 - 40, 105.0 - 50])
+    # λ = 0: one step ahead, c + ½ V(s′) − V(s)
+    advantages = rollout.advantages(values, beyond, gamma=0.5, smoothing=0.0).ravel()
+    np.testing.assert_allclose(advantages, [1 + 10 - 10, 2 - 20, 3 + 20 - 30, 4 + 50 - 40, 5 + 100 - 50])
+    # λ = ½: A_0 = δ_0 + ¼ δ_1 = 1 − 18/4
+    assert rollout.advantages(values, beyond, gamma=0.5, smoothing=0.5).ravel()[0] == pytest.approx(1 - 18 / 4)
+
+
+def test_measures_by_hand():
+    no, yes = False, True
+    rollout = hand_made([no, no, yes, no], [no, no, yes, no], [1.0, 2.0, 4.0, 8.0])
+    assert rollout.samples("episode", 0.5) == [[7.0]]  # the first episode only
+    assert rollout.samples("discounted", 0.5) == [[1.0 + 1.0 + 1.0]]
+    assert rollout.samples("step", 0.5) == [[15.0 / 4.0]]
+
+
+class Corridor(gymnasium.Env):
+    """Three cells; action 1 walks on, action 0 stays. Ends behind the last cell, or is cut off after `limit` steps."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 9.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2, start=5)
+
+    def __init__(self, limit=100, bad=None):
+        self.limit, self.bad, self.cell, self.age = limit, bad, 0, 0
+
+    def seen(self):
+        return np.array([self.cell], dtype=np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.cell = self.age = 0
+        return self.seen(), {}
+
+    def step(self, action):
+        assert action in (5, 6)
+        self.cell, self.age = self.cell + int(action == 6), self.age + 1
+        if self.bad == "raise" and self.age == 3:
+            raise OSError("the motor is gone")
+        seen = self.seen() * (np.nan if self.bad == "observation" and self.age == 3 else 1.0)
+        return seen, 1.0, self.cell == 3, self.age == self.limit, {"cost": float(action == 6)}
+
+
+def corridor(limit=100, bad=None, num_envs=2):
+    return as_batch(lambda: Corridor(limit, bad), num_envs)
+
+
+def walker(outputs):
+    """A policy with the same outputs everywhere."""
+    return NeuralPolicy([(np.zeros((2, 1)), outputs)], Actions.of(Corridor.action_space))
+
+
+def test_rollouts_tell_ends_from_cuts():
+    rollout = collect(corridor(), walker([0.0, 50.0]), 7, 1, np.random.default_rng(0))
+    np.testing.assert_array_equal(rollout.seen[:, 0, 0], [0, 1, 2, 0, 1, 2, 0])
+    np.testing.assert_array_equal(rollout.terminated[:, 0], [0, 0, 1, 0, 0, 1, 0])
+    np.testing.assert_array_equal(rollout.cut[:, 0], [0, 0, 0, 0, 0, 0, 1])
+    np.testing.assert_array_equal(rollout.following, [[1.0], [1.0]])
+    np.testing.assert_array_equal(rollout.quantities[..., 0], -1.0)
+    np.testing.assert_array_equal(rollout.quantities[..., 1], 1.0)
+    np.testing.assert_array_equal(rollout.actions, 1)
+    stay = collect(corridor(limit=4), walker([50.0, 0.0]), 6, 1, np.random.default_rng(0))
+    np.testing.assert_array_equal(stay.cut[:, 0], [0, 0, 0, 1, 0, 1])
+    assert not stay.terminated.any()
+    assert len(stay.following) == 4
+    # A time limit in the very last step, in one environment of two: the tails keep their order.
+    mixed = as_batch(
+        gymnasium.vector.SyncVectorEnv(
+            [lambda: Corridor(limit=100), lambda: Corridor(limit=2)],
+            autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,
+        ),
+        2,
+    )
+    last = collect(mixed, walker([0.0, 50.0]), 2, 1, np.random.default_rng(0))
+    np.testing.assert_array_equal(last.cut, [[0, 0], [1, 1]])
+    np.testing.assert_array_equal(last.following, [[2.0], [2.0]])
+
+
+@pytest.mark.parametrize(("bad", "words"), [("raise", "failed in step 2.*motor"), ("observation", "step 3.*observed")])
+def test_bad_environments_are_named(bad, words):
+    with pytest.raises((RuntimeError, ValueError), match=words):
+        collect(corridor(bad=bad), walker([50.0, 0.0]), 6, 1, np.random.default_rng(0))
+
+
+# Acting
+
+
+def test_numpy_forward_is_torch_forward():
+    learner = NeuralLearner(ACROBOT, [50, 50], hidden=[32, 16], steps=20)
+    x = np.random.default_rng(0).normal(size=(9, 6)).astype(np.float32)
+    np.testing.assert_allclose(
+        learner.policy.outputs(x), learner.network(learner.theta, torch.from_numpy(x)).numpy(), atol=1e-6
+    )
+
+
+def test_draws_follow_the_softmax_and_the_normal():
+    rng = np.random.default_rng(0)
+    y = np.log(np.array([0.2, 0.5, 0.3], dtype=np.float32))
+    discrete = Actions(True, 0, 2)
+    draws = discrete.draw(np.broadcast_to(y, (40_000, 3)), discrete.noise(rng, (40_000,)))
+    np.testing.assert_allclose(np.bincount(draws) / 40_000, [0.2, 0.5, 0.3], atol=0.01)
+    box = Actions.of(gymnasium.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32)))
+    draws = box.draw(np.broadcast_to(np.float32([0.5, -1.0, 0.0, -1.0]), (40_000, 4)), box.noise(rng, (40_000,)))
+    np.testing.assert_allclose(draws.mean(axis=0), [0.5, -1.0], atol=0.02)
+    np.testing.assert_allclose(draws.std(axis=0), [1.0, np.exp(-1.0)], atol=0.02)
+    np.testing.assert_allclose(box.for_env(np.array([[0.5, -0.5], [3.0, 3.0]])), [[1.0, 2.5], [2.0, 10.0]])
+
+
+def test_a_policy_survives_its_arrays():
+    rng = np.random.default_rng(0)
+    layers = [(rng.normal(size=(4, 3)), rng.normal(size=4)), (rng.normal(size=(2, 4)), rng.normal(size=2))]
+    box = Actions(False, np.array([-1.0, -2.0]), np.array([1.0, 2.0]))
+    policy = NeuralPolicy(layers, box, log_std=[0.0, -1.0], shift=np.ones(3), scale=np.full(3, 2.0))
+    again = NeuralPolicy.from_arrays(policy.arrays())
+    x = rng.normal(size=(5, 3))
+    np.testing.assert_array_equal(policy.act(x), again.act(x))
+    np.testing.assert_array_equal(policy.act(x, np.random.default_rng(1)), again.act(x, np.random.default_rng(1)))
+    assert policy.act(x[0]).shape == (2,)
+    with pytest.raises(ValueError, match="missing"):
+        NeuralPolicy.from_arrays({"weight_0": np.eye(2)})
+
+
+# Critics
+
+
+def test_moments_are_those_of_all_rows():
+    rows = np.random.default_rng(0).normal(3.0, 2.0, (100, 4))
+    moments = Moments(4)
+    for part in np.split(rows, [7, 50]):
+        moments.update(part)
+    np.testing.assert_allclose(moments.mean, rows.mean(axis=0))
+    np.testing.assert_allclose(moments.deviation, rows.std(axis=0))
+
+
+def test_critics_learn_values_of_any_scale():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1.0, 1.0, (2_000, 2)).astype(np.float32)
+    truth = np.stack([1000.0 + 500.0 * np.sin(3.0 * x[:, 0]), 0.01 * x[:, 1] ** 2], axis=1)
+    critics = Critics(2, 2, [32, 32], rng, rate=3e-3, epochs=100)
+    assert critics.fit(x, truth, rng)
+    assert ((critics.values(x) - truth).std(axis=0) < 0.1 * truth.std(axis=0)).all()
+
+
+def test_critics_keep_what_they_know_when_numbers_fail():
+    rng = np.random.default_rng(0)
+    critics = Critics(2, 1, [4], rng, rate=1e38)
+    before = critics.theta.clone()
+    assert not critics.fit(np.ones((10, 2), np.float32), np.full((10, 1), np.inf), rng)
+    assert not critics.fit(np.ones((10, 2), np.float32), np.arange(10.0)[:, None], rng)
+    assert torch.equal(critics.theta, before)
+    assert np.isfinite(critics.values(np.ones((1, 2), np.float32))).all()
+
+
+# The learner
+
+
+class Tabular(gymnasium.Env):
+    """A CMDP as an environment that shows its state as a unit vector."""
+
+    def __init__(self, cmdp):
+        self.cmdp = cmdp
+        self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (cmdp.states,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(cmdp.actions)
+
+    def seen(self):
+        return np.eye(self.cmdp.states, dtype=np.float32)[self.s]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.s = self.np_random.choice(self.cmdp.states, p=self.cmdp.initial)
+        return self.seen(), {}
+
+    def step(self, action):
+        row = self.s * self.cmdp.actions + action
+        reward, cost = self.cmdp.objective[self.s, action], self.cmdp.constraints[0].values[self.s, action]
+        self.s = self.np_random.choice(self.cmdp.states, p=self.cmdp.transitions[row])
+        return self.seen(), float(reward), False, False, {"cost": float(cost)}
+
+
+def small_cmdp():
+    rng = np.random.default_rng(3)
+    transitions = rng.dirichlet(np.ones(3), size=(3, 2))
+    return ck.CMDP(transitions, reward=rng.random((3, 2)), constraints=[ck.AtMost(rng.random((3, 2)), 1.0)], gamma=0.8)
+
+
+def test_direction_is_that_of_the_exact_natural_gradient():
+    """A linear softmax of unit vectors is the table itself: log π moves along minus the advantage of the mixed cost."""
+    cmdp = small_cmdp()
+    weights = Weights(1.0, np.array([0.7]))
+    learner = NeuralLearner(
+        lambda: Tabular(cmdp), [1.0], measure="discounted", gamma=0.8, num_envs=8, steps=1_500, hidden=[],
+        radius=1e-4, damping=1e-6, cg_steps=20,
+    )  # fmt: skip
+    learner.theta = torch.zeros_like(learner.theta)
+    exact = ExactLearner(cmdp, ck.TabularPolicy.uniform(3, 2), step=0.01)
+    before = exact.policy.log_probabilities
+    # The sampled value agrees with the exact one, discounted from the first state on.
+    samples = learner.samples()
+    error = samples.std(axis=0) / np.sqrt(len(samples)) * 4.0
+    assert abs(learner.objective_value() - exact.objective_value()) <= error[0]
+    assert abs(learner.constraint_values()[0] - exact.constraint_values()[0]) <= error[1]
+    learner.improve(weights)
+    exact.improve(weights)
+    ours = learner.network(learner.theta, torch.eye(3)).log_softmax(dim=1).numpy() - before
+    theirs = exact.policy.log_probabilities - before
+    cosine = (ours * theirs).sum() / np.linalg.norm(ours) / np.linalg.norm(theirs)
+    assert cosine > 0.98
+
+
+@pytest.mark.parametrize("rule", [PMDPD(1e-3), NPGPD(1e-3), CRPO(-0.5, first=True, steps=(0.003, 0.006, 0.01))])
+def test_every_rule_drives_it_and_the_step_stays_in_its_region(rule):
+    learner = NeuralLearner(ACROBOT, [50, 50], steps=60, hidden=[16], inner_steps=2)
+    for iterate in islice(primal_dual(learner, rule), 2):
+        assert [u.iteration for u in learner.updates] == [2 * iterate.k - 1, 2 * iterate.k]
+        radius = iterate.weights.step or learner.radius
+        assert all(0.0 < u.divergence <= radius for u in learner.updates if u.verdict == "accepted")
+        assert iterate.v.shape == (2,)
+    assert learner.verdicts.total() == 4
+    assert learner.verdicts["accepted"] >= 3
+
+
+def test_the_pull_is_towards_the_anchor():
+    """With a huge α the second inner step undoes the first."""
+    distances = []
+    for alpha in (0.0, 1e6):
+        learner = NeuralLearner(ACROBOT, [50, 50], steps=100, hidden=[16], alpha=alpha, inner_steps=1)
+        anchor = learner.theta
+        weights = Weights(1.0, np.array([0.1, 0.1]))
+        for _ in range(2):
+            learner._iterate(weights, anchor)
+        x = torch.from_numpy(learner.rollout().inputs.reshape(-1, 6))
+        y, y_anchor = learner.network(learner.theta, x), learner.network(anchor, x)
+        distances.append(float(learner.distribution.divergence(y, y_anchor).mean()))
+    assert distances[1] < 0.5 * distances[0]
+
+
+def test_it_learns_to_keep_a_limit():
+    """CartPole pushed to the right at a price: NPG on the cost alone must bring the cost down."""
+
+    def make():
+        return WithCosts(gymnasium.make("CartPole-v1"), lambda step: step.action)
+
+    learner = NeuralLearner(make, [0.2], measure="step", num_envs=4, steps=100, hidden=[16], radius=0.05)
+    before = learner.constraint_values()[0] + 0.2
+    for _ in range(8):
+        learner.improve(Weights(0.0, np.array([1.0])))
+    assert before == pytest.approx(0.5, abs=0.1)
+    assert learner.constraint_values()[0] + 0.2 < 0.3
+
+
+def test_continuous_actions_learn():
+    """Pendulum with the torque as cost: stepping on the cost alone brings it down."""
+
+    def make():
+        return WithCosts(gymnasium.make("Pendulum-v1"), lambda step: float(np.abs(step.action[0])))
+
+    learner = NeuralLearner(
+        make, [0.5], measure="step", num_envs=4, steps=100, hidden=[16], radius=0.05, normalise=True
+    )
+    before = learner.constraint_values()[0] + 0.5
+    for _ in range(10):
+        learner.improve(Weights(0.0, np.array([1.0])))
+    assert learner.constraint_values()[0] + 0.5 < 0.8 * before
+    assert learner.policy.act(np.array([1.0, 0.0, 0.0])).shape == (1,)
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_a_restored_learner_goes_on_bit_for_bit(normalise):
+    options = {"limits": [50, 50], "steps": 60, "hidden": [16], "inner_steps": 2, "normalise": normalise, "seed": 4}
+    rule = PMDPD(1e-3)
+    straight = NeuralLearner(ACROBOT, **options)
+    iterates = list(islice(primal_dual(straight, rule), 4))
+
+    first = NeuralLearner(ACROBOT, **options)
+    half = list(islice(primal_dual(first, rule), 2))[-1]
+    state = first.state()
+    numbers = {name: value for name, value in state.items() if not isinstance(value, np.ndarray)}
+    arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
+    state = {**arrays, **json.loads(json.dumps(numbers))}  # as a file would keep it
+    next(primal_dual(first, rule, half.multipliers))  # going on does not reach into a state that was taken
+    second = NeuralLearner(ACROBOT, **options)
+    second.restore(state)
+    rest = list(islice(primal_dual(second, rule, half.multipliers), 2))
+
+    for ours, theirs in zip(rest, iterates[2:], strict=True):
+        assert ours.objective == theirs.objective
+        np.testing.assert_array_equal(ours.v, theirs.v)
+        np.testing.assert_array_equal(ours.multipliers, theirs.multipliers)
+    for name, value in straight.state().items():
+        np.testing.assert_array_equal(second.state()[name], value, err_msg=name)
+
+
+def test_equal_seeds_equal_runs_and_others_not():
+    def run(seed):
+        learner = NeuralLearner(ACROBOT, [50, 50], seed=seed, steps=40, hidden=[8])
+        return [iterate.v for iterate in islice(primal_dual(learner, PMDPD(1e-3)), 2)]
+
+    np.testing.assert_array_equal(run(1), run(1))
+    assert not np.array_equal(run(1), run(2))
+
+
+def test_a_refused_step_changes_nothing_and_is_counted():
+    learner = NeuralLearner(ACROBOT, [50, 50], steps=40, hidden=[8])
+    before = learner.theta
+    learner.improve(Weights(float("nan"), np.zeros(2)))
+    assert learner.updates[0].verdict == "not finite"
+    assert learner.theta is before
+    learner.improve(Weights(0.0, np.zeros(2)))
+    assert learner.updates[0].verdict == "no gradient"
+    assert learner.verdicts == {"not finite": 1, "no gradient": 1}
+
+
+def test_refusals_before_any_work():
+    with pytest.raises(ValueError, match="measure must be one of"):
+        NeuralLearner(ACROBOT, [50, 50], measure="window")
+    with pytest.raises(ValueError, match=r"limits\[1\] must be finite"):
+        NeuralLearner(ACROBOT, [50, float("nan")])
+    for wrong in ({"steps": 0}, {"hidden": [8, 0.5]}, {"radius": 0.0}, {"damping": -1.0}, {"smoothing": 1.5}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            NeuralLearner(ACROBOT, [50, 50], **wrong)
+    with pytest.raises(TypeError, match="Discrete or a Box"):
+        Actions.of(gymnasium.spaces.MultiDiscrete([2, 2]))
+    with pytest.raises(TypeError, match="FlattenObservation"):
+        NeuralLearner("FrozenLake-v1", [1.0])
+    with pytest.raises(ValueError, match="reports no costs"):
+        NeuralLearner("CartPole-v1", [1.0], steps=5).constraint_values()
+    with pytest.raises(ValueError, match="reports 2 costs"):
+        NeuralLearner(ACROBOT, [50.0], steps=5).constraint_values()
+
+
+def test_states_of_other_runs_are_refused():
+    state = NeuralLearner(ACROBOT, [50, 50], hidden=[8]).state()
+    with pytest.raises(ValueError, match="this learner's has"):
+        NeuralLearner(ACROBOT, [50, 50], hidden=[9]).restore(state)
+    with pytest.raises(ValueError, match="seed 0"):
+        NeuralLearner(ACROBOT, [50, 50], hidden=[8], seed=1).restore(state)
