@@ -31,12 +31,14 @@ if TYPE_CHECKING:
     from cmdpkit import problems as problems
     from cmdpkit.certificate import Certificate as Certificate
     from cmdpkit.certificate import certify as certify
+    from cmdpkit.episodes import certify_on_episodes as certify_on_episodes
     from cmdpkit.evaluation import Evaluation as Evaluation
     from cmdpkit.evaluation import evaluate as evaluate
     from cmdpkit.linprog import slater_margin as slater_margin
     from cmdpkit.model import CMDP as CMDP
     from cmdpkit.model import AtLeast as AtLeast
     from cmdpkit.model import AtMost as AtMost
+    from cmdpkit.neural_policy import NeuralPolicy as NeuralPolicy
     from cmdpkit.policy import MixturePolicy as MixturePolicy
     from cmdpkit.policy import TabularPolicy as TabularPolicy
     from cmdpkit.result import History as History
@@ -48,6 +50,9 @@ if TYPE_CHECKING:
     from cmdpkit.simulators import Simulator as Simulator
     from cmdpkit.simulators import from_gymnasium as from_gymnasium
     from cmdpkit.solver import solve as solve
+    from cmdpkit.training import TrainingFailed as TrainingFailed
+    from cmdpkit.training import TrainingResult as TrainingResult
+    from cmdpkit.training import train as train
 
 __version__ = "0.1.0"
 
@@ -61,18 +66,23 @@ _HOME = {
     "Evaluation": "evaluation",
     "History": "result",
     "MixturePolicy": "policy",
+    "NeuralPolicy": "neural_policy",
     "Result": "result",
     "Sampling": "sampling",
     "Status": "result",
     "TabularPolicy": "policy",
+    "TrainingFailed": "training",
+    "TrainingResult": "training",
     "certify": "certificate",
     "certify_by_simulation": "simulation",
+    "certify_on_episodes": "episodes",
     "envs": "envs",
     "evaluate": "evaluation",
     "from_gymnasium": "simulators",
     "problems": "problems",
     "slater_margin": "linprog",
     "solve": "solver",
+    "train": "training",
 }
 
 __all__ = [*_HOME, "__version__"]

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from cmdpkit.files import PathLike, load_arrays, save_arrays
 
 SECONDS = 5.0
@@ -22,10 +20,18 @@ class Checkpoint:
     Args:
         path: the file; a run that finds its own state there continues from it.
         run: what identifies the run, as plain JSON: a state with another identity is refused.
+        write, read: how a file is written and read, as `save_arrays` and `load_arrays` do.
     """
 
-    def __init__(self, path: PathLike | None, run: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        path: PathLike | None,
+        run: dict[str, Any],
+        write: Callable[[PathLike, str, dict[str, Any]], None] = save_arrays,
+        read: Callable[[PathLike, str], dict[str, Any]] = load_arrays,
+    ) -> None:
         self.path, self.run = path, json.loads(json.dumps(run))
+        self._write, self._read = write, read
         if path is not None and not Path(path).resolve().parent.is_dir():
             raise FileNotFoundError(f"cannot write the checkpoint {path}: its folder does not exist")
         self._due = time.perf_counter() + SECONDS
@@ -34,7 +40,7 @@ class Checkpoint:
         """The state in the file, or None when there is no file."""
         if self.path is None or not Path(self.path).exists():
             return None
-        arrays = load_arrays(self.path, "cmdpkit checkpoint")
+        arrays = self._read(self.path, "cmdpkit checkpoint")
         try:
             found = json.loads(str(arrays.pop("run")))
         except (KeyError, ValueError) as error:
@@ -53,7 +59,7 @@ class Checkpoint:
         started = time.perf_counter()
         if self.path is None or not (arrays := state()):
             return
-        save_arrays(self.path, "cmdpkit checkpoint", arrays | {"run": np.array(json.dumps(self.run))})
+        self._write(self.path, "cmdpkit checkpoint", arrays | {"run": json.dumps(self.run)})
         now = time.perf_counter()
         self._due = now + max(SECONDS, 20.0 * (now - started))
 

@@ -187,7 +187,7 @@ def problems(name: str | None, out: str | None, parameters: tuple[str, ...], as_
         _describe(name, cmdp)
 
 
-@cli.command(short_help="Reproduce the paper's tabular experiments.")
+@cli.command(short_help="Reproduce the paper's experiments.")
 @click.argument("names", nargs=-1)
 @click.option(
     "--out", default="out/results", show_default=True, type=click.Path(file_okay=False), help="Where to write."
@@ -195,7 +195,10 @@ def problems(name: str | None, out: str | None, parameters: tuple[str, ...], as_
 @click.option("--seeds", default=30, show_default=True, help="How many random instances.")
 @click.option("--quick", is_flag=True, help="A minute's run that only shows that everything works.")
 def reproduce(names: tuple[str, ...], out: str, seeds: int, quick: bool) -> None:
-    """Reproduce the paper's tabular experiments: fig1, fig2, table1, zero, theory, fig3, complexity, or all."""
+    """Reproduce the paper's experiments: fig1, fig2, table1, zero, theory, fig3, complexity, or all of these.
+
+    fig4 and fig4-tuning (Acrobot with neural policies) take an hour and more, and run only by name.
+    """
     from cmdpkit.experiments.reproduce import page_of, table
     from cmdpkit.experiments.reproduce import reproduce as run
     from cmdpkit.report import tracker
@@ -204,6 +207,106 @@ def reproduce(names: tuple[str, ...], out: str, seeds: int, quick: bool) -> None
         sections = run(names, Path(out), seeds, quick, track)
     _print(table(sections))
     click.echo(f"data and figures are in {out}, the page with all verdicts is {page_of(Path(out))}")
+
+
+@cli.command(short_help="Train a neural policy on a constrained environment.")
+@click.argument("env")
+@click.option("--method", default="pmd-pd", show_default=True, type=click.Choice(["pmd-pd", "npg-pd", "crpo"]))
+@click.option("--limit", "limits", type=float, multiple=True, help="Limit of a cost; once for every cost, in order.")
+@click.option(
+    "--measure",
+    default="episode",
+    show_default=True,
+    type=click.Choice(["episode", "discounted", "step"]),
+    help="What a limit bounds: the sum over an episode, the discounted sum, or the average per step.",
+)
+@click.option("--seed", default=0, show_default=True, help="Of everything random.")
+@click.option("--iterations", default=400, show_default=True, help="Policy iterations.")
+@click.option("--steps", type=int, help="Steps of every environment in an iteration.  [default: 500]")
+@click.option("--num-envs", type=int, help="Environments stepped together.  [default: 10]")
+@click.option("--gamma", type=float, help="Discount factor of the advantages.  [default: 0.98]")
+@click.option("--eta-dual", type=float, help="pmd-pd, npg-pd: the dual step.  [default: 0.0005]")
+@click.option("--radius", type=float, help="Of the trust region: mean KL divergence of a step.  [default: 0.003]")
+@click.option("--normalise", is_flag=True, default=None, help="Scale observations by their mean and deviation.")
+@click.option("--set", "others", multiple=True, metavar="KEY=VALUE", help="Any other option of cmdpkit.train.")
+@click.option("--time-limit", type=float, metavar="SECONDS", help="Stop after this long; the run can be resumed.")
+@click.option("--out", type=click.Path(file_okay=False), help="Folder of the run.  [default: runs/ENV-METHOD-SEED]")
+@click.option("--resume", is_flag=True, help="Continue the run in its folder.")
+@click.option("--tensorboard", is_flag=True, help="Also write TensorBoard's files to the folder.")
+@JSON
+def train(env: str, method: str, seed: int, out: str | None, others: tuple[str, ...], **settings: Any) -> None:
+    """Train a neural policy on ENV, a registered Gymnasium environment with costs (module:name imports it first)."""
+    as_json, resume = settings.pop("as_json"), settings["resume"]
+    _need("torch", "gymnasium", "safetensors")
+    import cmdpkit.envs  # noqa: F401 - registers the environments
+    from cmdpkit.report import training_report
+    from cmdpkit.training import TrainingFailed
+    from cmdpkit.training import train as run
+
+    settings = {name: value for name, value in settings.items() if value is not None}
+    settings |= dict(_setting(text) for text in others)
+    folder = out or f"runs/{env.replace(':', '-').replace('/', '-')}-{method}-{seed}"
+    try:
+        result = run(env, method, seed=seed, out=folder, progress=sys.stderr.isatty(), **settings)
+    except TrainingFailed as error:
+        raise ValueError(str(error)) from error
+    except FileExistsError as error:
+        raise ValueError(f"{error}: --resume or --out") from None
+    if as_json:
+        click.echo(json.dumps(result.to_dict(), indent=2))
+    else:
+        _print(training_report(result))
+    from cmdpkit.result import Status
+
+    finished = result.status is Status.ITERATION_LIMIT
+    if not finished and not as_json:
+        click.echo(
+            f"stopped early ({result.status.value}); {'the same command continues' if resume else 'add --resume'}"
+        )
+    sys.exit(DONE if finished else LIMIT_REACHED)
+
+
+@cli.command(short_help="Certify a trained policy on fresh episodes.")
+@click.argument("run", type=click.Path(file_okay=False))
+@click.option("--episodes", default=1_000, show_default=True, help="How many.")
+@click.option("--confidence", default=0.95, show_default=True, help="Of all intervals together.")
+@click.option("--seed", default=0, show_default=True, help="Of the episodes.")
+@JSON
+def evaluate(run: str, episodes: int, confidence: float, seed: int, as_json: bool) -> None:
+    """Certify the policy of RUN, a folder written by `cmdpkit train`, on fresh episodes.
+
+    Exit codes: 0 every limit is satisfied, 1 a limit is violated or undecided, 2 bad input.
+    """
+    _need("gymnasium")
+    import cmdpkit.envs  # noqa: F401
+    from cmdpkit.episodes import certify_on_episodes
+    from cmdpkit.neural_policy import NeuralPolicy
+    from cmdpkit.report import episodes_report
+
+    about = Path(run) / "run.json"
+    if not about.exists():
+        raise FileNotFoundError(f"{run} is not the folder of a run: it has no run.json")
+    try:
+        config = json.loads(about.read_text())
+        env, limits, measure = config["env"], config["limits"], config["measure"]
+        rest = {name: config["options"][name] for name in ("steps", "gamma") if name in config["options"]}
+    except (KeyError, ValueError, TypeError) as error:
+        raise ValueError(f"{about} is damaged: {error}") from error
+    policy = NeuralPolicy.load(Path(run) / "policy.npz")
+    proof = certify_on_episodes(env, policy, limits, measure, confidence, episodes, seed=seed, **rest)
+    if as_json:
+        click.echo(json.dumps(proof.to_dict(), indent=2))
+    else:
+        _print(episodes_report(proof, limits))
+    sys.exit(DONE if proof.satisfied else LIMIT_REACHED)
+
+
+def _need(*packages: str) -> None:
+    from importlib.util import find_spec
+
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise ValueError(f"this needs {' and '.join(missing)}: pip install 'cmdpkit[neural]'")
 
 
 def _list_problems(as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tempfile
 import zipfile
@@ -69,3 +70,30 @@ def load_arrays(path: PathLike, kind: str) -> dict[str, Any]:
         what = f"holds {found!r}" if found else "was not written by cmdpkit"
         raise ValueError(f"{path} {what}, but {kind!r} is needed here")
     return arrays
+
+
+def save_tensors(path: PathLike, kind: str, state: Mapping[str, Any]) -> None:
+    """Write arrays as safetensors, and all that is not an array as JSON in the same file's header."""
+    from safetensors.numpy import save
+
+    arrays = {name: np.ascontiguousarray(value) for name, value in state.items() if isinstance(value, np.ndarray)}
+    rest = {name: value for name, value in state.items() if name not in arrays}
+    content = save(arrays, {"kind": kind, "state": json.dumps(rest)})
+    write_whole(path, lambda file: file.write(content))
+
+
+def load_tensors(path: PathLike, kind: str) -> dict[str, Any]:
+    """Read what `save_tensors` wrote; a ValueError says why another file is refused."""
+    from safetensors import SafetensorError, safe_open
+
+    if not Path(path).exists():
+        raise FileNotFoundError(f"no such file: {path}")
+    try:
+        with safe_open(str(path), framework="np") as file:
+            header = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        if header.get("kind") != kind:
+            raise ValueError(f"it holds {header.get('kind')!r}, and {kind!r} is needed")
+        return {**arrays, **json.loads(header["state"])}
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise ValueError(f"{path} is not a readable checkpoint ({error}); was it damaged or made elsewhere?") from error

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cmdpkit.files import PathLike, load_arrays, save_arrays
+
 Floats = NDArray[np.float32]
 
 CLIP = 10.0
@@ -145,3 +147,18 @@ class NeuralPolicy:
             raise ValueError(f"not a whole policy: the entry {error} is missing") from error
         optional = {name: arrays[name] for name in ("log_std", "shift", "scale") if name in arrays}
         return cls(layers, actions, **optional)
+
+    def save(self, path: PathLike) -> None:
+        """Write the policy to an `.npz` file (no pickle), whole or not at all."""
+        save_arrays(path, "cmdpkit neural policy", self.arrays())
+
+    @classmethod
+    def load(cls, path: PathLike) -> NeuralPolicy:
+        """Read a policy written by `save`. Neither PyTorch nor Gymnasium is needed to act."""
+        arrays = load_arrays(path, "cmdpkit neural policy")
+        try:
+            policy = cls.from_arrays(arrays)
+            policy.outputs(policy.inputs(np.zeros((1, policy.layers[0][0].shape[1]))))
+        except (ValueError, IndexError) as error:
+            raise ValueError(f"{path} does not hold a valid policy: {error}") from error
+        return policy

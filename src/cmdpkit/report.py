@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from cmdpkit.budget import Callback, Snapshot
     from cmdpkit.certificate import Certificate
     from cmdpkit.result import Result
+    from cmdpkit.simulation import SimulationCertificate
+    from cmdpkit.training import TrainingResult
 
 
 def result_report(result: Result) -> Group:
@@ -123,10 +125,14 @@ def _clean(slack: float) -> float:
 
 def result_text(result: Result) -> str:
     """`result_report` as plain text."""
+    return _plain(result_report(result))
+
+
+def _plain(report: Any) -> str:
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=100, color_system=None)
-    console.print(result_report(result))
+    console.print(report)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.rstrip().splitlines())
 
@@ -187,6 +193,105 @@ def progress_watcher(
         def watch(news: Snapshot) -> Any:
             bar.update(task, completed=news.iteration, news=str(news))
             return callback(news) if callback is not None else None
+
+        yield watch
+
+
+def training_report(result: TrainingResult) -> Group:
+    """What was learned: reward and every cost against its limit, over the last iterations."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    count = min(20, result.iterations)
+    facts = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("", f"mean of the last {count} iterations", "limit", "multiplier"):
+        facts.add_column(title, justify="left" if not title else "right")
+    reward, costs = result.recent() if result.iterations else (float("nan"), [float("nan")] * len(result.limits))
+    facts.add_row("reward", f"{reward:.5g}", "", "")
+    for i, limit in enumerate(result.limits):
+        shown = f"{costs[i]:.5g}"
+        over = f"[yellow]{shown} (over)[/]" if costs[i] > limit else shown
+        facts.add_row(f"cost {i + 1}", over, f"<= {limit:.6g}", f"{result.multipliers[i]:.4g}")
+    refused = {name: n for name, n in result.verdicts.items() if name != "accepted" and n}
+    trouble = "; ".join(f"{name}: {n}" for name, n in refused.items()) or "none refused"
+    size = f"{result.iterations} iterations, {result.steps:,} steps of the environment, {result.time:.3g} s"
+    speed = f" ({result.steps / result.time:,.0f} steps a second)" if result.time > 0 else ""
+    notes = [f"method {result.method}, {size}{speed}", f"policy steps: {trouble}"]
+    if result.folder is not None:
+        notes.append(f"the run is in {result.folder}; cmdpkit evaluate {result.folder} certifies its policy")
+    return Group(facts, "", *(Text(note, style="dim") for note in notes))
+
+
+def training_text(result: TrainingResult) -> str:
+    """`training_report` as plain text."""
+    return _plain(training_report(result))
+
+
+def episodes_report(certificate: SimulationCertificate, limits: Sequence[float]) -> Group:
+    """What fresh episodes say about reward and limits."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("", "mean", f"{100.0 * certificate.confidence:g} % sure", "limit", "verdict"):
+        table.add_column(title, justify="left" if title in ("", "verdict") else "right")
+    low, high = certificate.objective_interval
+    table.add_row("reward", f"{certificate.objective:.5g}", f"{low:.5g} to {high:.5g}", "", "")
+    for i, limit in enumerate(limits):
+        low, high = certificate.intervals[i]
+        verdict, more = certificate.verdicts[i], certificate.more_rollouts[i]
+        colour = {"satisfied": "green", "violated": "red"}.get(verdict, "yellow")
+        if verdict == "undecided":
+            verdict += f", {more:.2g} more episodes decide" if more < 1e9 else ", too close to the limit"
+        value = f"{certificate.constraint_values[i]:.5g}"
+        table.add_row(f"cost {i + 1}", value, f"{low:.5g} to {high:.5g}", f"<= {limit:.6g}", f"[{colour}]{verdict}[/]")
+    note = f"{certificate.rollouts:,} fresh episodes of at most {certificate.horizon} steps"
+    if certificate.assumption:
+        note += f"; assuming that {certificate.assumption}"
+    return Group(table, "", Text(note, style="dim"))
+
+
+@contextlib.contextmanager
+def training_display(
+    limits: Any, steps_each: int, method: str, iterations: int, callback: Any
+) -> Iterator[Callable[[Any, int], Any]]:
+    """A live display on stderr: progress, reward, costs against limits, multipliers, speed, time left."""
+    import time
+
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Table
+
+    columns = (TextColumn(method), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("left"))
+    bar = Progress(*columns)
+    task = bar.add_task(method, total=iterations)
+    begun: list[tuple[float, int]] = []
+
+    def picture(row: Any, number: int) -> Any:
+        now = time.perf_counter()
+        if not begun:
+            begun.append((now, number))
+        seconds, done = now - begun[0][0], number - begun[0][1]
+        table = Table(box=None, pad_edge=False)
+        for title in ("", "now", "limit", "multiplier"):
+            table.add_column(title, justify="left" if not title else "right")
+        table.add_row("reward", f"{row.reward:.2f}", "", "")
+        for i, limit in enumerate(limits):
+            colour = "yellow" if row.costs[i] > limit else "green"
+            cost = f"[{colour}]{row.costs[i]:.2f}[/]"
+            table.add_row(f"cost {i + 1}", cost, f"<= {limit:g}", f"{row.multipliers[i]:.4g}")
+        speed = f"{done * steps_each / seconds:,.0f} steps a second" if seconds > 0 and done else ""
+        return Group(bar, table, speed)
+
+    with Live(bar, console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
+
+        def watch(row: Any, number: int) -> Any:
+            bar.update(task, completed=number)
+            live.update(picture(row, number))
+            return callback(row, number) if callback is not None else None
 
         yield watch
 

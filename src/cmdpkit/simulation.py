@@ -40,6 +40,7 @@ class SimulationCertificate:
     rollouts: int
     horizon: int
     samples: int  # transitions drawn
+    assumption: str = ""  # what the intervals assume beyond independent rollouts; usually nothing
 
     @property
     def satisfied(self) -> bool:
@@ -151,7 +152,9 @@ def _certificate(
         kept, broken = limit.sign * (worst - limit.limit) <= 0.0, limit.sign * (best - limit.limit) > 0.0
         verdicts.append("satisfied" if kept else "violated" if broken else "undecided")
         distance = abs(values[i] - limit.limit) / units[i] - rest * 0.5 * (high[i] - low[i])
-        more.append(0 if verdicts[-1] != "undecided" else _more_rollouts(variance[i], span[i], n, share, distance))
+        more.append(
+            0 if verdicts[-1] != "undecided" else rollouts_that_decide(variance[i], span[i], n, share, distance)
+        )
     return SimulationCertificate(
         confidence=confidence,
         objective=float(values[0]),
@@ -166,7 +169,7 @@ def _certificate(
     )
 
 
-def _more_rollouts(variance: float, span: float, rollouts: int, delta: float, distance: float) -> int:
+def rollouts_that_decide(variance: float, span: float, rollouts: int, delta: float, distance: float) -> int:
     """How many more until the interval no longer reaches the limit, if mean and variance stay as they are."""
     needed = rollouts
     while needed < 2**62 and half_width(np.array(variance), np.array(span), needed, delta) >= distance:

@@ -69,7 +69,11 @@ class ConstrainedAcrobots(VectorEnv):
         True
     """
 
-    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}  # noqa: RUF012
+    metadata = {  # noqa: RUF012
+        "autoreset_mode": AutoresetMode.SAME_STEP,
+        "render_modes": [],
+        "bounds": [(0.0, 1.0)] * 3,  # of the reward and of each cost in one step
+    }
 
     def __init__(self, num_envs: int = 1, max_episode_steps: int = WINDOW, threads: bool | None = None) -> None:
         from cmdpkit.envs import acrobot_kernels

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from cmdpkit import __version__
-from cmdpkit.experiments import complexity, fig1, fig2, fig3, table1, theory, zero
+from cmdpkit.experiments import complexity, fig1, fig2, fig3, fig4, fig4_tuning, table1, theory, zero
 from cmdpkit.experiments.common import Claim, Section, Settings, Track
 from cmdpkit.files import write_whole
 
@@ -22,7 +22,11 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "theory": theory,
     "fig3": fig3,
     "complexity": complexity,
+    "fig4": fig4,
+    "fig4-tuning": fig4_tuning,
 }
+SLOW = tuple(name for name, module in EXPERIMENTS.items() if getattr(module, "SLOW", False))
+"""Hours of computing: run by name only. `all` draws and judges their data where there are some."""
 
 
 def reproduce(names: Sequence[str], folder: Path, seeds: int, quick: bool, track: Track) -> list[Section]:
@@ -34,18 +38,25 @@ def reproduce(names: Sequence[str], folder: Path, seeds: int, quick: bool, track
         raise ValueError(f"seeds must be at least 1, got {seeds}")
     if find_spec("matplotlib") is None:
         raise ValueError("figures need matplotlib: pip install 'cmdpkit[plot]'")
-    chosen = list(EXPERIMENTS) if not names or "all" in names else list(dict.fromkeys(names))
+    chosen = [name for name in EXPERIMENTS if name not in SLOW] if not names or "all" in names else []
+    chosen += [name for name in dict.fromkeys(names) if name != "all" and name not in chosen]
     folder.mkdir(parents=True, exist_ok=True)
     settings = Settings(folder, seeds, quick, track)
-    sections = []
     for name in chosen:
         EXPERIMENTS[name].run(settings)
+    shown = [name for name in EXPERIMENTS if name in chosen or _has_data(name, folder)]
+    sections = []
+    for name in shown:
         EXPERIMENTS[name].plot(settings)
         section = EXPERIMENTS[name].section(settings)
         sections.append(replace(section, claims=[_unjudged(c) for c in section.claims]) if quick else section)
-    page = "\n".join(_page(chosen, sections, settings))
+    page = "\n".join(_page(shown, sections, settings))
     write_whole(page_of(folder), lambda file: file.write(page.encode()))
-    return sections
+    return [section for name, section in zip(shown, sections, strict=True) if name in chosen]
+
+
+def _has_data(name: str, folder: Path) -> bool:
+    return (folder / getattr(EXPERIMENTS[name], "DATA", f"{name}.csv")).exists()
 
 
 def page_of(folder: Path) -> Path:

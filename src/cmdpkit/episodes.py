@@ -1,0 +1,105 @@
+"""Statistical certificates of policies on environments: what fresh episodes prove about each limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cmdpkit.checks import Array, check_count, check_number
+from cmdpkit.simulation import SimulationCertificate, half_width, rollouts_that_decide
+
+NORMAL = "the means of so many episodes are nearly normal"
+"""What intervals assume when nobody says how large the quantities of one step can be."""
+
+
+def certify_on_episodes(
+    env: Any,
+    policy: Any,
+    limits: Sequence[float],
+    measure: str = "episode",
+    confidence: float = 0.95,
+    episodes: int = 1_000,
+    steps: int = 500,
+    gamma: float = 0.98,
+    bounds: Sequence[tuple[float, float]] | None = None,
+    num_envs: int = 100,
+    seed: int = 0,
+) -> SimulationCertificate:
+    """Intervals for reward and costs from fresh episodes, and a verdict on every limit.
+
+    Args:
+        env: as for `train`.
+        policy: a `NeuralPolicy`.
+        limits, measure: as for `train`.
+        confidence: all intervals hold together with at least this probability.
+        episodes: how many, of at most `steps` steps each.
+        steps, gamma: of the measure.
+        bounds: (low, high) of the reward and of each cost in one step. With them (or with `metadata["bounds"]` of the
+            environment) the intervals are empirical Bernstein's, valid at any number of episodes; without, they are
+            Student's, which assume nearly normal means (`certificate.assumption` says so).
+        num_envs: environments stepped together.
+        seed: of the episodes.
+    """
+    from scipy.stats import t as student
+
+    from cmdpkit.envs.batch import as_batch
+    from cmdpkit.learners.rollouts import MEASURES, collect
+
+    if not 0.0 < check_number(confidence, "confidence") < 1.0:
+        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
+    for name, value, least in (("episodes", episodes, 2), ("steps", steps, 1), ("num_envs", num_envs, 1)):
+        check_count(value, name, least)
+    if measure not in MEASURES:
+        raise ValueError(f"measure must be one of {', '.join(MEASURES)}, not {measure!r}")
+    envs = as_batch(env, min(num_envs, episodes) if not hasattr(env, "num_envs") else env.num_envs)
+    parts: list[Array] = []
+    total = 0
+    while total < episodes:
+        # Seeds far from those of training: episodes that were learned from would flatter the policy.
+        rollout = collect(envs, policy, steps, len(limits), np.random.default_rng([seed, 3, len(parts)]))
+        parts.append(rollout.samples(measure, gamma))
+        total += envs.num_envs
+    samples = np.concatenate(parts)[:episodes]
+    mean, variance = samples.mean(axis=0), samples.var(axis=0, ddof=1)
+    share = (1.0 - confidence) / mean.size
+    known = bounds if bounds is not None else envs.metadata.get("bounds")
+    if known is None:
+        width = student.ppf(1.0 - share / 2.0, episodes - 1) * np.sqrt(variance / episodes)
+        spans = np.zeros(mean.size)
+    else:
+        spans = _spans(known, mean.size, measure, steps, gamma)
+        width = half_width(variance, spans, episodes, share)
+    verdicts, more = [], []
+    for i, limit in enumerate(limits, start=1):
+        kept, broken = mean[i] + width[i] <= limit, mean[i] - width[i] > limit
+        verdicts.append("satisfied" if kept else "violated" if broken else "undecided")
+        distance = abs(float(mean[i]) - limit)
+        undecided = verdicts[-1] == "undecided"
+        more.append(rollouts_that_decide(variance[i], spans[i], episodes, share, distance) if undecided else 0)
+    return SimulationCertificate(
+        confidence=confidence,
+        objective=-float(mean[0]),
+        objective_interval=(-float(mean[0] + width[0]), -float(mean[0] - width[0])),
+        constraint_values=mean[1:],
+        intervals=np.stack([mean - width, mean + width], axis=1)[1:],
+        verdicts=verdicts,
+        more_rollouts=more,
+        rollouts=episodes,
+        horizon=steps,
+        samples=len(parts) * envs.num_envs * steps,
+        assumption=NORMAL if known is None else "",
+    )
+
+
+def _spans(bounds: Any, count: int, measure: str, steps: int, gamma: float) -> Array:
+    """Width of the interval that each measure lies in."""
+    table = np.asarray(bounds, dtype=float)
+    if table.shape != (count, 2) or not np.isfinite(table).all() or (table[:, 0] > table[:, 1]).any():
+        raise ValueError(f"bounds must be {count} pairs (low, high), for the reward and each cost, got {bounds!r}")
+    if measure == "step":
+        return np.asarray(table[:, 1] - table[:, 0])
+    # An episode may end early, after which every step counts 0.
+    length = steps if measure == "episode" else (1.0 - gamma**steps) / (1.0 - gamma)
+    return np.asarray((np.maximum(table[:, 1], 0.0) - np.minimum(table[:, 0], 0.0)) * length)

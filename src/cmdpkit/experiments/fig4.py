@@ -1,0 +1,175 @@
+"""Figure 4: neural policies on the constrained Acrobot, three algorithms over ten seeds, in several processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cmdpkit.checks import Array
+from cmdpkit.experiments.common import (
+    ALGORITHMS,
+    COLOURS,
+    Claim,
+    Section,
+    Settings,
+    append_row,
+    figure,
+    read_csv,
+    save,
+    write_csv,
+)
+
+ENV, LIMIT = "cmdpkit/ConstrainedAcrobot-v0", 50.0
+ITERATIONS, SEEDS = 400, 10
+LAST = 20  # iterations over which final figures are averaged
+QUANTITIES = ("reward", "cost 1", "cost 2")
+# The paper's settings: two policy iterations a dual update for PMD-PD; CRPO steps on the first cost above 50.5, in
+# a trust region of 0.003, 0.006 or 0.01 with no, one or both costs violated.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "pmd-pd": {"eta_dual": 5e-4, "inner_steps": 2},
+    "npg-pd": {"eta_dual": 5e-4},
+    "crpo": {"tolerance": -0.5, "first": True, "radii": [0.003, 0.006, 0.01], "damping": 0.006},
+}
+RUNS = Path("out/fig4")  # checkpoints and logs of the single runs: a repeated call continues them
+DATA = "fig4.csv"
+SLOW = True
+"""Not part of `reproduce all`, which only draws and judges the data again."""
+
+
+def run_once(method: str, seed: int, iterations: int, name: str, options: dict[str, Any]) -> dict[str, Array]:
+    """One training run, continued from its checkpoint if there is one; its history as plain arrays."""
+    from cmdpkit.training import train
+
+    folder = RUNS / name
+    resume = (folder / "run.json").exists()
+    result = train(ENV, method, [LIMIT, LIMIT], seed=seed, iterations=iterations, out=folder, resume=resume, **options)
+    history = result.history
+    table = np.column_stack([history["reward"], history["costs"]])[:iterations]
+    return {"table": table, "time": np.array(result.time), "steps": np.array(result.steps)}
+
+
+def run_all(jobs: Sequence[tuple[Any, ...]], settings: Settings, title: str) -> list[dict[str, Array]]:
+    """The jobs in as many processes as there are cores, each on one thread; answers in the order of the jobs."""
+    if settings.quick:
+        return [run_once(*job) for job in settings.track(jobs, title)]
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+            waiting: list[Future[dict[str, Array]]] = [pool.submit(run_once, *job) for job in jobs]
+            return [future.result() for future in settings.track(waiting, title)]
+    finally:
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+def sizes(settings: Settings) -> tuple[int, int, dict[str, Any]]:
+    """Seeds, iterations, and what a quick run changes."""
+    small = {"steps": 60, "hidden": [16], "num_envs": 4}
+    return (2, 4, small) if settings.quick else (SEEDS, ITERATIONS, {})
+
+
+def run(settings: Settings) -> None:
+    seeds, iterations, small = sizes(settings)
+    tag = "quick" if settings.quick else "paper"
+    jobs = [(m, s, iterations, f"{tag}-{m}-{s}", {**OPTIONS[m], **small}) for m in ALGORITHMS for s in range(seeds)]
+    answers = run_all(jobs, settings, "fig4")
+    columns: dict[str, Any] = {"iteration": np.arange(1, iterations + 1)}
+    rows: dict[str, list[Any]] = {name: [] for name in ("method", "seed", *QUANTITIES, "seconds", "steps")}
+    for i, method in enumerate(ALGORITHMS):
+        mine = answers[i * seeds : (i + 1) * seeds]
+        tables = np.array([answer["table"] for answer in mine])
+        for j, name in enumerate(QUANTITIES):
+            mean, std = tables[:, :, j].mean(axis=0), tables[:, :, j].std(axis=0)
+            columns |= {f"{method} {name} mean": mean.round(3), f"{method} {name} std": std.round(3)}
+        for seed, answer in enumerate(mine):
+            ends = tables[seed, -LAST:].mean(axis=0).round(3)
+            append_row(rows, (method, seed, *ends, round(float(answer["time"]), 1), int(answer["steps"])))
+    write_csv(settings.folder / DATA, columns)
+    write_csv(settings.folder / "fig4_seeds.csv", rows)
+
+
+def plot(settings: Settings) -> None:
+    data = read_csv(settings.folder / DATA)
+    drawing, axes = figure(columns=3)
+    for axis, name in zip(axes[0], QUANTITIES, strict=True):
+        for method in ALGORITHMS:
+            mean, std = data[f"{method} {name} mean"], data[f"{method} {name} std"]
+            axis.plot(data["iteration"], mean, color=COLOURS[method], label=method.upper())
+            axis.fill_between(data["iteration"], mean - std, mean + std, color=COLOURS[method], alpha=0.2)
+        if name != "reward":
+            axis.axhline(LIMIT, color="black", ls="--", linewidth=1.0)
+        axis.set(xlabel="policy iteration", title=f"{name}, sum over 500 steps")
+    axes[0, 0].legend()
+    save(drawing, settings.folder / "fig4.png")
+
+
+def first_within(costs: Array) -> int:
+    """The first iteration from which the mean cost over the last 20 stays within 5 % of the limit, or below."""
+    smooth = np.convolve(costs, np.full(LAST, 1.0 / LAST), mode="valid") if len(costs) >= LAST else costs
+    over = np.flatnonzero(smooth > 1.05 * LIMIT)
+    return int(over[-1]) + LAST + 1 if over.size else 1
+
+
+def section(settings: Settings) -> Section:
+    data, runs = read_csv(settings.folder / DATA), read_csv(settings.folder / "fig4_seeds.csv")
+    ends = {m: {q: runs[q][runs["method"] == m] for q in QUANTITIES} for m in ALGORITHMS}
+    mean = {m: {q: float(ends[m][q].mean()) for q in QUANTITIES} for m in ALGORITHMS}
+    distance = {m: max(abs(mean[m][q] - LIMIT) for q in QUANTITIES[1:]) for m in ALGORITHMS}
+    total = {m: sum(abs(mean[m][q] - LIMIT) for q in QUANTITIES[1:]) for m in ALGORITHMS}
+    within = {m: max(first_within(data[f"{m} {q} mean"]) for q in QUANTITIES[1:]) for m in ALGORITHMS}
+    half = len(data["iteration"]) // 4
+    early = {m: float(data[f"{m} reward mean"][:half].mean()) for m in ALGORITHMS}
+    text = "; ".join(
+        f"{m.upper()} " + ", ".join(f"{q} {mean[m][q]:.1f} ± {ends[m][q].std():.1f}" for q in QUANTITIES)
+        for m in ALGORITHMS
+    )
+    safe = max(mean["pmd-pd"][q] for q in QUANTITIES[1:])
+    seconds = runs["seconds"].sum()
+    count = len(set(runs["seed"]))
+    claims = [
+        Claim(
+            "Figure 4: PMD-PD earns more than NPG-PD",
+            f"last {LAST} of {len(data['iteration'])} iterations, mean ± deviation over {count} seeds: {text}",
+            "holds" if mean["pmd-pd"]["reward"] > mean["npg-pd"]["reward"] else "does not",
+        ),
+        Claim(
+            "Figure 4: its costs end closer to the limit of 50",
+            "|cost 1 − 50| + |cost 2 − 50|: " + ", ".join(f"{m.upper()} {total[m]:.1f}" for m in ALGORITHMS),
+            "holds" if total["pmd-pd"] == min(total.values()) else "does not",
+        ),
+        Claim(
+            "Figure 4: CRPO meets the limits sooner but earns more slowly",
+            "both mean costs stay within 5 % of the limit from iteration "
+            + ", ".join(f"{within[m]} ({m.upper()})" for m in ALGORITHMS)
+            + f" on; mean reward of the first {half} iterations: "
+            + ", ".join(f"{m.upper()} {early[m]:.1f}" for m in ALGORITHMS),
+            "holds"
+            if within["crpo"] < within["pmd-pd"] and early["crpo"] < early["pmd-pd"]
+            else "holds in part: it earns more slowly, but does not meet the limits sooner"
+            if early["crpo"] < early["pmd-pd"]
+            else "does not",
+        ),
+        Claim(
+            "PMD-PD ends with both costs at most 50 (5 %) and far above the hand-written safe rule (not in the paper)",
+            f"costs at most {safe:.1f}; reward {mean['pmd-pd']['reward']:.1f}, where the rule `action 0 if ω1 < 0 or "
+            "ω2 < 0, else 2` earns about 104",
+            "holds" if safe <= 1.05 * LIMIT and mean["pmd-pd"]["reward"] > 150.0 else "does not",
+        ),
+    ]
+    remarks = (
+        "The paper's settings: 10 windows of 500 steps an iteration, two hidden layers of 128, γ = 0.98, trust region "
+        "0.003 (CRPO 0.003, 0.006, 0.01), η′ = 0.0005, two policy iterations a dual update for PMD-PD; "
+        f"{seconds / 60.0:.0f} minutes of one core for all {len(runs['seed'])} runs. "
+        f"Largest distance of a cost from the limit: {', '.join(f'{m.upper()} {distance[m]:.1f}' for m in ALGORITHMS)}."
+    )
+    figures = [("fig4.png", f"Mean and one deviation over {count} seeds; dashed: the limits.")]
+    return Section("Figure 4: Acrobot with neural policies", claims, figures, remarks)

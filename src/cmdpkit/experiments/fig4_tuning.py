@@ -1,0 +1,73 @@
+"""The dual step of Figure 4, tuned over the paper's set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cmdpkit.experiments.common import COLOURS, Claim, Section, Settings, append_row, figure, read_csv, save, write_csv
+from cmdpkit.experiments.fig4 import LAST, LIMIT, OPTIONS, QUANTITIES, run_all, sizes
+
+STEPS = (0.00001, 0.0005, 0.001, 0.005, 0.01, 0.05)
+METHODS = ("pmd-pd", "npg-pd")
+SEEDS = 2
+DATA = "fig4_tuning.csv"
+SLOW = True
+
+
+def run(settings: Settings) -> None:
+    _, iterations, small = sizes(settings)
+    steps, seeds = (STEPS[1:3], 1) if settings.quick else (STEPS, SEEDS)
+    tag = "quick" if settings.quick else "paper"
+
+    def name(method: str, step: float, seed: int) -> str:
+        """The runs of Figure 4 itself are among them."""
+        return f"{tag}-{method}-{seed}" if step == 0.0005 else f"{tag}-{method}-{step:g}-{seed}"
+
+    cases = [(method, step, seed) for method in METHODS for step in steps for seed in range(seeds)]
+    jobs = [
+        (method, seed, iterations, name(method, step, seed), {**OPTIONS[method], "eta_dual": step, **small})
+        for method, step, seed in cases
+    ]
+    rows: dict[str, list[Any]] = {column: [] for column in ("method", "step", "seed", *QUANTITIES)}
+    for case, answer in zip(cases, run_all(jobs, settings, "fig4-tuning"), strict=True):
+        append_row(rows, (*case, *answer["table"][-LAST:].mean(axis=0).round(3)))
+    write_csv(settings.folder / DATA, rows)
+
+
+def plot(settings: Settings) -> None:
+    data = read_csv(settings.folder / DATA)
+    drawing, axes = figure(columns=3)
+    for axis, quantity in zip(axes[0], QUANTITIES, strict=True):
+        for method in METHODS:
+            mine = data["method"] == method
+            steps = np.unique(data["step"][mine])
+            mean = [data[quantity][mine & (data["step"] == step)].mean() for step in steps]
+            axis.semilogx(steps, mean, "o-", color=COLOURS[method], label=method.upper())
+        if quantity != "reward":
+            axis.axhline(LIMIT, color="black", ls="--", linewidth=1.0)
+        axis.set(xlabel="dual step η′", title=f"{quantity}, last {LAST} iterations")
+    axes[0, 0].legend()
+    save(drawing, settings.folder / "fig4_tuning.png")
+
+
+def section(settings: Settings) -> Section:
+    data = read_csv(settings.folder / DATA)
+    claims = []
+    for method in METHODS:
+        mine = data["method"] == method
+        steps = np.unique(data["step"][mine])
+        means = {s: [float(data[q][mine & (data["step"] == s)].mean()) for q in QUANTITIES] for s in steps}
+        safe = {s: m[0] for s, m in means.items() if max(m[1:]) <= 1.05 * LIMIT}
+        best = max(safe, key=lambda s: safe[s]) if safe else float("nan")
+        text = "; ".join(f"{s:g}: {m[0]:.0f} with costs {m[1]:.0f}, {m[2]:.0f}" for s, m in means.items())
+        claims.append(
+            Claim(
+                f"the best dual step of {method.upper()} is 0.0005",
+                f"reward and costs over the last {LAST} iterations, {len(set(data['seed'][mine]))} seeds: {text}",
+                "holds" if best == 0.0005 else f"does not: {best:g} earns the most with both costs within 5 %",
+            )
+        )
+    figures = [("fig4_tuning.png", "Figure 4's dual step over the paper's set.")]
+    return Section("Figure 4: tuning the dual step", claims, figures)
