@@ -41,7 +41,11 @@ def as_batch(env: str | Callable[[], Any] | VectorEnv, num_envs: int, **options:
             "lambda: WithCosts(gymnasium.make('CartPole-v1'), fn)"
         )
     if isinstance(env, str):
-        name, first = env, gymnasium.make(env, **options)
+        name = env
+        try:
+            first = gymnasium.make(name, **options)
+        except (gymnasium.error.Error, ImportError) as error:
+            raise ValueError(f"Gymnasium cannot make {name!r}: {error}") from error
         first.close()
         if first.spec is not None and first.spec.vector_entry_point is not None:
             batch = gymnasium.make_vec(name, num_envs=num_envs, **options)
