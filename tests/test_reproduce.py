@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from cmdpkit.experiments.common import linear_rate, read_csv, slope, write_csv
-from cmdpkit.experiments.reproduce import EXPERIMENTS, reproduce
+from cmdpkit.experiments.reproduce import EXPERIMENTS, SLOW, reproduce
 
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
     folder = tmp_path_factory.mktemp("out") / "results"
-    sections = reproduce(["all"], folder, seeds=3, quick=True, track=lambda items, _: items)
+    sections = reproduce(["all", *SLOW], folder, seeds=3, quick=True, track=lambda items, _: items)
     return folder, sections
 
 
@@ -45,6 +45,18 @@ def test_theory_ratios_are_below_one(quick):
         assert data[column].max() <= 1.0
     inner = read_csv(folder / "theory_inner.csv")
     assert max(inner["value error"].max(), inner["log error"].max()) <= 1.0
+
+
+def test_slow_experiments_are_shown_from_their_data(quick):
+    """`all` leaves the hours of Figure 4 alone, but its section stays on the page."""
+    folder, _ = quick
+    before = (folder / "fig4.csv").read_bytes()
+    sections = reproduce(["zero"], folder, seeds=3, quick=True, track=lambda items, _: items)
+    assert [section.title for section in sections] == ["PMD-PD-Zero: no violation"]
+    page = (folder.parent / "results.md").read_text()
+    assert "Figure 4: Acrobot" in page
+    assert "Figure 1:" in page
+    assert (folder / "fig4.csv").read_bytes() == before
 
 
 def test_unknown_experiments_are_refused(tmp_path):

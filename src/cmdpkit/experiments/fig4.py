@@ -36,17 +36,17 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "npg-pd": {"eta_dual": 5e-4},
     "crpo": {"tolerance": -0.5, "first": True, "radii": [0.003, 0.006, 0.01], "damping": 0.006},
 }
-RUNS = Path("out/fig4")  # checkpoints and logs of the single runs: a repeated call continues them
+RUNS = Path("out/fig4")
+"""Checkpoints and logs of the single runs: a repeated call continues them."""
 DATA = "fig4.csv"
 SLOW = True
 """Not part of `reproduce all`, which only draws and judges the data again."""
 
 
-def run_once(method: str, seed: int, iterations: int, name: str, options: dict[str, Any]) -> dict[str, Array]:
+def run_once(method: str, seed: int, iterations: int, folder: Path, options: dict[str, Any]) -> dict[str, Array]:
     """One training run, continued from its checkpoint if there is one; its history as plain arrays."""
     from cmdpkit.training import train
 
-    folder = RUNS / name
     resume = (folder / "run.json").exists()
     result = train(ENV, method, [LIMIT, LIMIT], seed=seed, iterations=iterations, out=folder, resume=resume, **options)
     history = result.history
@@ -71,16 +71,18 @@ def run_all(jobs: Sequence[tuple[Any, ...]], settings: Settings, title: str) -> 
             os.environ["OMP_NUM_THREADS"] = before
 
 
-def sizes(settings: Settings) -> tuple[int, int, dict[str, Any]]:
-    """Seeds, iterations, and what a quick run changes."""
-    small = {"steps": 60, "hidden": [16], "num_envs": 4}
-    return (2, 4, small) if settings.quick else (SEEDS, ITERATIONS, {})
+def sizes(settings: Settings) -> tuple[int, int, Path, dict[str, Any]]:
+    """Seeds, iterations, where the runs are kept, and what a quick run changes."""
+    if settings.quick:
+        return 2, 4, settings.folder / "fig4-runs", {"steps": 60, "hidden": [16], "num_envs": 4}
+    return SEEDS, ITERATIONS, RUNS, {}
 
 
 def run(settings: Settings) -> None:
-    seeds, iterations, small = sizes(settings)
-    tag = "quick" if settings.quick else "paper"
-    jobs = [(m, s, iterations, f"{tag}-{m}-{s}", {**OPTIONS[m], **small}) for m in ALGORITHMS for s in range(seeds)]
+    seeds, iterations, runs, small = sizes(settings)
+    jobs = [
+        (m, s, iterations, runs / f"paper-{m}-{s}", {**OPTIONS[m], **small}) for m in ALGORITHMS for s in range(seeds)
+    ]
     answers = run_all(jobs, settings, "fig4")
     columns: dict[str, Any] = {"iteration": np.arange(1, iterations + 1)}
     rows: dict[str, list[Any]] = {name: [] for name in ("method", "seed", *QUANTITIES, "seconds", "steps")}

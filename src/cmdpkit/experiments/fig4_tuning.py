@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,17 +18,16 @@ SLOW = True
 
 
 def run(settings: Settings) -> None:
-    _, iterations, small = sizes(settings)
+    _, iterations, runs, small = sizes(settings)
     steps, seeds = (STEPS[1:3], 1) if settings.quick else (STEPS, SEEDS)
-    tag = "quick" if settings.quick else "paper"
 
-    def name(method: str, step: float, seed: int) -> str:
+    def folder(method: str, step: float, seed: int) -> Path:
         """The runs of Figure 4 itself are among them."""
-        return f"{tag}-{method}-{seed}" if step == 0.0005 else f"{tag}-{method}-{step:g}-{seed}"
+        return runs / (f"paper-{method}-{seed}" if step == 0.0005 else f"paper-{method}-{step:g}-{seed}")
 
     cases = [(method, step, seed) for method in METHODS for step in steps for seed in range(seeds)]
     jobs = [
-        (method, seed, iterations, name(method, step, seed), {**OPTIONS[method], "eta_dual": step, **small})
+        (method, seed, iterations, folder(method, step, seed), {**OPTIONS[method], "eta_dual": step, **small})
         for method, step, seed in cases
     ]
     rows: dict[str, list[Any]] = {column: [] for column in ("method", "step", "seed", *QUANTITIES)}
