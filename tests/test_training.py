@@ -389,7 +389,7 @@ def test_a_newcomers_environment_in_a_few_lines():
     assert len(code.splitlines()) <= 30
     names = {}
     exec(
-        compile(code.replace("iterations=60", "iterations=4").replace("progress=True", "progress=False"), "d", "exec"),
+        compile(code.replace("iterations=100", "iterations=4").replace("progress=True", "progress=False"), "d", "exec"),
         names,
     )
     assert names["result"].iterations == 4

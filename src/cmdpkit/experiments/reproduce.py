@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from cmdpkit import __version__
-from cmdpkit.experiments import complexity, fig1, fig2, fig3, fig4, fig4_tuning, table1, theory, zero
+from cmdpkit.experiments import complexity, fig1, fig2, fig3, fig4, fig4_tuning, table1, tasks, theory, zero
 from cmdpkit.experiments.common import Claim, Section, Settings, Track
 from cmdpkit.files import write_whole
 
@@ -24,6 +24,7 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "complexity": complexity,
     "fig4": fig4,
     "fig4-tuning": fig4_tuning,
+    "tasks": tasks,
 }
 SLOW = tuple(name for name, module in EXPERIMENTS.items() if getattr(module, "SLOW", False))
 """Hours of computing: run by name only. `all` draws and judges their data where there are some."""
