@@ -2,19 +2,28 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+LIGHT := .venv/.installed-light
 
 .PHONY: demo test lint bench figures clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
-$(STAMP): pyproject.toml constraints.txt
+define install
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cmdpkit needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(1)]'
+endef
+
+$(STAMP): pyproject.toml constraints.txt
+	$(call install,dev)
+	touch $@ $(LIGHT)
+
+$(LIGHT): pyproject.toml constraints.txt  # without PyTorch, which is large and the demo does not need
+	$(call install,plot)
 	touch $@
 
-demo: $(STAMP)  ## solve the paper's instance with every method, print a table, plot the convergence
+demo: $(LIGHT)  ## solve the paper's instance with every method, print a table, plot the convergence
 	$(BIN)/python -m cmdpkit.experiments.demo
 
 test: lint  ## lint, then every test

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from cmdpkit.sampling import Practical, theorem_3
 from cmdpkit.simulators import ModelSimulator, as_simulator
 from cmdpkit.theory import Theorem3
 from models import random_model
+from test_cli import on_screen, program
 from test_simulators import twin
 
 
@@ -514,3 +516,34 @@ def test_theorem_3_is_refused_where_it_does_not_hold():
 def test_a_simulator_cannot_be_solved_exactly(method):
     with pytest.raises(ValueError, match=r"needs a model|sees no constraints"):
         ck.solve(twin(small_instance()), method)
+
+
+# -- the command line ------------------------------------------------------------------------------------------------
+
+
+def test_the_bar_shows_transitions_and_the_time_left():
+    code, screen, text = on_screen("solve", "paper", "--sample", "--rollouts", 100, "--max-iterations", 300)
+    assert code == 1
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+    assert re.search(r"\d+/300 [\d.]+M transitions, objective \d\.\d+ +[\d:-]+ left", plain)
+    assert screen.text.startswith("ITERATION LIMIT")
+
+
+def test_sampling_on_the_command_line(tmp_path):
+    arguments = ("--sample", "--estimator", "pooled", "--rollouts", 5, "--max-iterations", 5, "--seed", 3, "--json")
+    run = program("solve", "paper", *arguments, "--checkpoint", tmp_path / "run.npz", "--out", tmp_path / "p.npz")
+    assert run.code == 1, run.err
+    assert run.json["samples"] == 200 * 5 * 6
+    again = program("solve", "paper", *arguments, "--checkpoint", tmp_path / "run.npz")
+    assert again.json["objective"] == run.json["objective"]
+    spent = program("solve", "paper", "--sample", "--budget", 100_000, "--json")
+    assert spent.json["status"] == "sample limit"
+    for extra, what in (
+        (("--rollouts", 5), "--sample"),
+        (("--budget", 5), "sampling"),
+        (("--sample", "--rollouts", 0), "at least 1"),
+        (("--sample", "--method", "lp"), "needs a model"),
+    ):
+        refused = program("solve", "paper", *extra)
+        assert refused.code == 2
+        assert what in refused.err

@@ -35,8 +35,14 @@ TASKS = {
         limit=100.0,
         iterations=240,
         options={
-            "steps": 200, "num_envs": 20, "gamma": 0.97, "radius": 0.01, "eta_dual": 1e-2, "inner_steps": 1,
-            "hidden": [64, 64], "normalise": True,
+            "steps": 200,
+            "num_envs": 20,
+            "gamma": 0.97,
+            "radius": 0.01,
+            "eta_dual": 1e-2,
+            "inner_steps": 1,
+            "hidden": [64, 64],
+            "normalise": True,
         },
     ),
 }
