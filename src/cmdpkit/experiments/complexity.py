@@ -107,9 +107,17 @@ def plot(settings: Settings) -> None:
     inverse = 1.0 / data["epsilon"]
     for name, power in PROVED.items():
         anchor = data[f"{name} transitions"][0]
-        axis.loglog(inverse, anchor * (inverse / inverse[0]) ** power, ":", color=SHADES[name], label=f"∝ ε^−{power}")
+        axis.loglog(
+            inverse,
+            anchor * (inverse / inverse[0]) ** power,
+            ":",
+            color=SHADES[name],
+            label=f"proved for {LABELS[name]}: ε^−{power}",
+        )
     top = np.nanmax(np.where(np.isfinite(data["crpo transitions"]), data["crpo transitions"], np.nan))
     axis.set(xlabel="1/ε", ylabel="transitions", title="transitions for accuracy ε", ylim=(1e3, 30.0 * top))
+    axis.set_xticks([3, 5, 10, 20, 50], labels=["3", "5", "10", "20", "50"])
+    axis.set_xticks([], minor=True)
     axis.legend()
     save(drawing, settings.folder / "complexity.png")
 

@@ -52,7 +52,8 @@ def run(settings: Settings) -> None:
             curves = np.array([exact_errors(cmdp, result, optimum) for result in results])
             for i, error in enumerate(("gap", "violation")):
                 name = f"{estimator} {method} {error}"
-                columns |= {f"{name} mean": curves[:, i].mean(axis=0), f"{name} std": curves[:, i].std(axis=0)}
+                mean, std = curves[:, i].mean(axis=0), curves[:, i].std(axis=0)
+                columns |= {f"{name} mean": mean.round(6), f"{name} std": std.round(6)}
             columns[f"{estimator} {method} samples"] = np.mean([r.history["samples"] for r in results], axis=0)
     columns["seeds"] = np.full(STEPS, seeds)
     write_csv(settings.folder / "fig3.csv", columns)
