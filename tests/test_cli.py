@@ -25,7 +25,7 @@ from cmdpkit import cli
 from cmdpkit.options import OPTIONS
 from models import two_state
 
-DEADLINE = 20.0  # seconds that a program may take before a test gives up on it
+DEADLINE = 60.0  # seconds that a program may take before a test gives up on it
 ENDLESS = ("two_queues", "--method", "crpo", "--max-iterations", "100000000", "--tol", "0")
 BAR, ESCAPE = "━", "\x1b"
 STRAY = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "PYTHONWARNINGS")

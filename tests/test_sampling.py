@@ -325,6 +325,34 @@ def test_another_run_is_not_continued(tmp_path):
         ck.solve(cmdp, sampling=few, checkpoint=path)
     with pytest.raises(FileNotFoundError, match="folder"):
         ck.solve(cmdp, sampling=few, checkpoint=tmp_path / "nowhere" / "run.npz")
+    with pytest.raises(OSError, match="not writable"):
+        ck.solve(cmdp, sampling=few, checkpoint="/proc/run.npz")
+
+
+def test_a_checkpoint_that_cannot_be_written_does_not_cost_the_run(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("cmdpkit.files.write_whole", full)
+    with pytest.warns(UserWarning, match="no space left"):
+        result = ck.solve(
+            ck.problems.paper(), sampling=ck.Sampling(rollouts=2), checkpoint=tmp_path / "run.npz", max_iterations=2
+        )
+    assert result.iterations == 2
+
+
+def test_a_second_ctrl_c_keeps_what_was_learned(monkeypatch):
+    """While certificates are drawn, impatience costs the certificates only."""
+    import cmdpkit.solver
+
+    def impatient(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cmdpkit.solver, "certify_by_simulation", impatient)
+    result = ck.solve(twin(ck.problems.paper()), sampling=ck.Sampling(rollouts=2), max_iterations=2)
+    assert result.certificate is None
+    assert "interrupted" in result.message
+    assert result.iterations == 2
 
 
 # -- Theorem 3 -------------------------------------------------------------------------------------------------------
@@ -467,6 +495,7 @@ def test_bad_mixtures_are_refused(tmp_path):
         ({"schedule": "theory", "epsilon": -1.0}, "epsilon"),
         ({"schedule": "theory", "epsilon": 0.1, "estimator": "pooled"}, "truncated"),
         ({"epsilon": 0.1}, "schedule"),
+        ({"schedule": "theory", "epsilon": 0.1, "rollouts": 7}, "rollouts itself"),
         ({"confidence": 1.0}, "confidence"),
         ({"schedule": "theory", "epsilon": 0.1, "slater": 0.0}, "slater"),
         ({"certificate_rollouts": 1}, "certificate_rollouts"),
@@ -490,6 +519,8 @@ def test_bad_samplings_are_refused(settings, what):
         ({"sampling": ck.Sampling(), "schedule": "theory"}, r"Sampling\(schedule"),
         ({"sampling": ck.Sampling(), "nonsense": 1}, "unknown option"),
         ({"method": "crpo", "sampling": ck.Sampling(schedule="theory", epsilon=0.1)}, "Theorem 3"),
+        ({"sampling": ck.Sampling(schedule="theory", epsilon=0.1), "step": 1.0, "method": "pmd-pd"}, "Theorem 3 sets"),
+        ({"sampling": ck.Sampling(schedule="theory", epsilon=0.1), "initial_multipliers": [5.0]}, "Theorem 3 sets"),
     ],
 )
 def test_bad_calls_are_refused(settings, what):

@@ -7,7 +7,7 @@ import pytest
 import cmdpkit as ck
 from cmdpkit import kernels
 from cmdpkit.simulation import default_horizon, half_width
-from cmdpkit.simulators import ModelSimulator
+from cmdpkit.simulators import ModelSimulator, stream
 from models import random_model
 
 
@@ -374,3 +374,65 @@ def test_environments_without_discrete_states_are_refused():
         ck.from_gymnasium(gymnasium.make("CartPole-v1"), gamma=0.9)
     with pytest.raises(ValueError, match="quantities is needed"):
         ck.from_gymnasium(gymnasium.make("FrozenLake-v1"), gamma=0.9, constraints=[ck.AtMost(None, 1.0)])
+
+
+# -- what a review found ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["compiled", "user's own"])
+@pytest.mark.parametrize("far", [0.0, 1e6, 1e8])
+def test_intervals_of_large_numbers_keep_their_width(kind, far):
+    """Squares of returns near 1e8 have no digits left for a variance of 1/4; the intervals must not collapse."""
+    reward = far + np.array([[0.0], [1.0]])
+    cmdp = ck.CMDP(np.full((2, 1, 2), 0.5), reward=reward, gamma=0.0)
+    simulator = cmdp if kind == "compiled" else twin(cmdp)
+    for seed in range(20):
+        proof = ck.certify_by_simulation(simulator, np.ones((2, 1)), rollouts=2_000, seed=seed)
+        low, high = proof.objective_interval
+        assert low <= far + 0.5 <= high
+        assert 0.02 < high - low < 0.2
+
+
+def test_certificates_use_random_numbers_of_their_own():
+    """No stream of learning is a stream of judging, whatever the numbers in the tuples."""
+    tuples = [(0, 1), (0, 1, 0), (0, 2, 1), (0, 1, 1, 0), (0, 1, 2), (2**32, 1), (1, 1), (0, 1, 0, 0)]
+    states = {tuple(stream(seed).generate_state(4)) for seed in tuples}
+    assert len(states) == len(tuples)
+
+
+def test_a_step_that_writes_into_its_arguments_is_refused():
+    def step(states, actions, rng):
+        states += actions
+        return states, np.ones((1, states.size))
+
+    simulator = ck.Simulator(step, lambda n, rng: np.zeros(n, dtype=int), states=3, actions=2, gamma=0.5)
+    with pytest.raises(ValueError, match="read-only"):
+        simulator.returns(np.full((3, 2), 0.5), 5, 10, (0,))
+
+
+def test_the_culprit_is_found_among_many():
+    def step(states, actions, rng):
+        if ((states == 17) & (actions == 3)).any():
+            raise RuntimeError("boom")
+        return states, np.ones((1, states.size))
+
+    simulator = ck.Simulator(step, lambda n, rng: np.zeros(n, dtype=int), states=20, actions=5, gamma=0.5)
+    with pytest.raises(ValueError, match="in state 17 with action 3: RuntimeError: boom"):
+        simulator.returns(np.full((20, 5), 0.2), 2, 30, (0,), pairs=True)
+
+    def batch_only(states, actions, rng):
+        if states.size > 1:
+            raise RuntimeError("too many")
+        return states, np.ones((1, states.size))
+
+    simulator = ck.Simulator(batch_only, lambda n, rng: np.zeros(n, dtype=int), states=20, actions=5, gamma=0.5)
+    with pytest.raises(ValueError, match="batch of 10 states"):
+        simulator.returns(np.full((20, 5), 0.2), 2, 10, (0,))
+
+
+def test_taxi_does_not_remember():
+    """What a state does must not depend on which episodes were seen to end before."""
+    taxi = ck.from_gymnasium(gymnasium.make("Taxi-v4"), gamma=0.9)
+    few = ck.Sampling(rollouts=1, value_rollouts=5, horizon=5, certificate_rollouts=2)
+    runs = [ck.solve(taxi, sampling=few, max_iterations=2, step=0.5, seed=1, eta_dual=1.0) for _ in range(2)]
+    np.testing.assert_array_equal(runs[0].policy.log_probabilities, runs[1].policy.log_probabilities)

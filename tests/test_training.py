@@ -235,8 +235,10 @@ def test_what_was_learned_survives_a_failing_environment(trouble, what, tmp_path
 def test_environments_without_costs_and_odd_spaces_are_refused():
     with pytest.raises(RuntimeError, match="WithCosts"):
         ck.train("CartPole-v1", limits=[5.0], iterations=1, **SMALL)
-    with pytest.raises(RuntimeError, match="1 costs"):
+    with pytest.raises(RuntimeError, match=r"reports 1 costs .* 2 limits were given"):
         ck.train(Coin, limits=[5.0, 5.0], iterations=1, **COIN)
+    with pytest.raises(RuntimeError, match="0 limits were given"):
+        ck.train(ACROBOT, iterations=1, **SMALL)
     with pytest.raises(TypeError, match="Box"):
         ck.train("FrozenLake-v1", limits=[5.0], iterations=1, **SMALL)
     with pytest.raises(TypeError, match="function that makes one"):
@@ -259,6 +261,14 @@ def test_environments_without_costs_and_odd_spaces_are_refused():
         ({"speed": 3}, "unknown option 'speed'"),
         ({"tolerance": 0.1}, "unknown option 'tolerance'"),
         ({"method": "crpo", "radii": [0.0]}, "radii"),
+        ({"method": "crpo", "radii": []}, "radii"),
+        ({"method": "crpo", "radii": 0.01}, "radii"),
+        ({"method": "crpo", "radii": [np.nan]}, "radii"),
+        ({"method": "crpo", "first": "no"}, "first"),
+        ({"method": "npg-pd", "dual_cap": -1}, "dual_cap"),
+        ({"method": "npg-pd", "dual_cap": np.nan}, "dual_cap"),
+        ({"hidden": 16}, "hidden"),
+        ({"normalise": "no"}, "normalise"),
         ({"resume": True}, "needs out"),
         ({"tensorboard": True}, "needs out"),
         ({"time_limit": -1.0}, "time_limit"),
@@ -269,6 +279,77 @@ def test_environments_without_costs_and_odd_spaces_are_refused():
 def test_bad_input_is_refused_before_any_work(settings, what):
     with pytest.raises((ValueError, TypeError), match=what):
         ck.train(ACROBOT, **{"limits": [5, 5], "iterations": 1, **SMALL, **settings})
+
+
+def test_without_limits_any_environment_will_do():
+    result = ck.train("CartPole-v1", iterations=2, **SMALL)
+    assert result.history["costs"].shape == (2, 0)
+
+
+class Mixed(Coin):
+    """Reports an int 0 now and then, and a list."""
+
+    def __init__(self, plural=False):
+        super().__init__()
+        self.plural = plural
+
+    def step(self, action):
+        observation, reward, terminated, truncated, _ = super().step(action)
+        cost = 0 if self.time % 2 else 0.7
+        return observation, reward, terminated, truncated, {"costs": [cost, 1]} if self.plural else {"cost": cost}
+
+
+@pytest.mark.parametrize("plural", [False, True])
+def test_costs_keep_their_fractions(plural):
+    """A batch must not take the integer type of the first cost it sees."""
+    result = ck.train(lambda: Mixed(plural), limits=[5.0] * (1 + plural), iterations=2, inner_steps=1, **COIN)
+    assert result.history["costs"][0, 0] == pytest.approx(5 * 0.7)
+    if plural:
+        assert result.history["costs"][0, 1] == pytest.approx(10.0)
+
+
+def test_a_callback_may_stop_with_numpys_truth():
+    result = ck.train(ACROBOT, limits=[5, 5], iterations=6, callback=lambda row, n: row.costs[0] < 1000, **SMALL)
+    assert result.status is ck.Status.INTERRUPTED
+    assert result.iterations == 2
+
+
+def test_a_failure_leaves_policy_and_history_together(tmp_path):
+    with pytest.raises(ck.TrainingFailed) as caught:
+        ck.train(lambda: Coin("raises"), limits=[4.0], iterations=50, inner_steps=2, out=tmp_path / "run", **COIN)
+    result = caught.value.result
+    assert result.steps == result.iterations * 500
+    again = ck.train(lambda: Coin("none"), limits=[4.0], iterations=result.iterations, inner_steps=2, **COIN)
+    np.testing.assert_array_equal(again.policy.layers[0][0], result.policy.layers[0][0])
+
+
+def test_partial_functions_resume(tmp_path):
+    from functools import partial
+
+    for resume in (False, True):
+        result = ck.train(
+            partial(Coin, "none"), limits=[4.0], iterations=2 + 2 * resume, out=tmp_path / "r", resume=resume, **COIN
+        )
+    assert result.iterations == 4
+
+
+def test_threads_are_given_back():
+    import torch
+
+    torch.set_num_threads(2)
+    ck.train(ACROBOT, limits=[5, 5], iterations=1, **SMALL)
+    assert torch.get_num_threads() == 2
+
+
+def test_policies_refuse_other_observations():
+    policy = coin_policy(0.5)
+    assert np.shape(policy.act([1.0, 0.0])) == ()
+    assert policy.act([[1.0, 0.0]] * 3).shape == (3,)
+    for wrong in ([1.0], [1.0, 0.0, 0.0], [1.0, 0.0, 1.0, 0.0], [[1.0, 0.0, 3.0]]):
+        with pytest.raises(ValueError, match="observations of 2 numbers"):
+            policy.act(wrong)
+    with pytest.raises(ValueError, match="observations have 6 numbers"):
+        ck.certify_on_episodes(ACROBOT, policy, [5.0, 5.0], episodes=2)
 
 
 def test_every_rule_takes_what_it_says():
@@ -321,6 +402,24 @@ def test_intervals_on_episodes_cover(measure, bounds):
     assert held >= 51  # 54 expected at least; 51 is 1.3 deviations below
 
 
+def test_what_is_cut_off_is_not_forgotten():
+    """A cost of 1 a step for ever: 20 discounted steps are far below the limit, the whole sum is not."""
+
+    class Endless(Coin):
+        def step(self, action):
+            observation, reward, *_ = super().step(action)
+            return observation, reward, False, False, {"cost": 1.0}
+
+    settings = {"measure": "discounted", "steps": 20, "gamma": 0.98, "episodes": 200}
+    policy = coin_policy(0.5)
+    proof = ck.certify_on_episodes(Endless, policy, [30.0], bounds=[(0, 1), (0, 1)], **settings)
+    assert proof.verdicts == ["undecided"]
+    assert proof.intervals[0, 0] <= 50.0 <= proof.intervals[0, 1]
+    assert "after the last step" in ck.certify_on_episodes(Endless, policy, [30.0], **settings).assumption
+    with pytest.raises(ValueError, match="cost 1 left its bounds"):
+        ck.certify_on_episodes(Endless, policy, [30.0], bounds=[(0, 1), (0, 0.5)], **settings)
+
+
 def test_acrobot_knows_its_bounds():
     result = ck.train(ACROBOT, limits=[50, 50], iterations=1, **SMALL)
     proof = ck.certify_on_episodes(ACROBOT, result.policy, [50.0, 50.0], episodes=400)
@@ -359,6 +458,7 @@ def test_the_command_line_refuses_in_one_line(tmp_path):
         (("train", "NoSuchEnv-v0", "--limit", 5, "--out", tmp_path / "a"), "NoSuchEnv"),
         (("train", "CartPole-v1", "--limit", 5, "--iterations", 1, "--out", tmp_path / "b"), "WithCosts"),
         (("train", ACROBOT, "--limit", 5, "--iterations", 1, "--steps", 20, "--out", tmp_path / "c"), "2 costs"),
+        (("train", ACROBOT, *CLI, "--set", "seed=3", "--out", tmp_path / "e"), "flag of its own"),
         (("evaluate", tmp_path / "nowhere"), "no run.json"),
         (("train", ACROBOT, *CLI, "--resume", "--out", tmp_path / "d"), "no run"),
     ):

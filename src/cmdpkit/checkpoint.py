@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cmdpkit.files import PathLike, load_arrays, save_arrays
+from cmdpkit.files import PathLike, check_folder, load_arrays, save_arrays
 
 SECONDS = 5.0
 """A checkpoint is written about this often, and less often where writing takes more than a twentieth of the time."""
@@ -32,8 +33,8 @@ class Checkpoint:
     ) -> None:
         self.path, self.run = path, json.loads(json.dumps(run))
         self._write, self._read = write, read
-        if path is not None and not Path(path).resolve().parent.is_dir():
-            raise FileNotFoundError(f"cannot write the checkpoint {path}: its folder does not exist")
+        if path is not None:
+            check_folder(path)
         self._due = time.perf_counter() + SECONDS
 
     def load(self) -> dict[str, Any] | None:
@@ -59,7 +60,10 @@ class Checkpoint:
         started = time.perf_counter()
         if self.path is None or not (arrays := state()):
             return
-        self._write(self.path, "cmdpkit checkpoint", arrays | {"run": json.dumps(self.run)})
+        try:
+            self._write(self.path, "cmdpkit checkpoint", arrays | {"run": json.dumps(self.run)})
+        except OSError as error:  # a full disk must not cost the run
+            warnings.warn(f"the checkpoint {self.path} could not be written: {error}", stacklevel=2)
         now = time.perf_counter()
         self._due = now + max(SECONDS, 20.0 * (now - started))
 

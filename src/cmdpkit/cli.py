@@ -63,6 +63,7 @@ def cli() -> None:
 @click.option("--sample", is_flag=True, help="Learn from samples of the model alone: pmd-pd, npg-pd or crpo.")
 @click.option("--rollouts", type=int, help="--sample: rollouts from every state-action pair in each step.")
 @click.option("--value-rollouts", type=int, help="--sample: rollouts from the initial distribution in each step.")
+@click.option("--horizon", type=int, help="--sample: steps of a rollout.")
 @click.option("--estimator", type=click.Choice(["truncated", "geometric", "pooled"]), help="--sample: how to estimate.")
 @click.option("--budget", type=int, metavar="TRANSITIONS", help="--sample: stop before more are drawn.")
 @click.option(
@@ -86,6 +87,7 @@ def solve(
     rollouts: int | None,
     value_rollouts: int | None,
     estimator: str | None,
+    horizon: int | None,
     **settings: Any,
 ) -> None:
     """Solve MODEL: a file written by CMDP.save, or the name of a built-in problem."""
@@ -93,16 +95,19 @@ def solve(
     from cmdpkit.solver import solve as run
 
     settings = {name: value for name, value in settings.items() if value is not None}
-    draws = {"rollouts": rollouts, "value_rollouts": value_rollouts, "estimator": estimator}
+    draws = {"rollouts": rollouts, "value_rollouts": value_rollouts, "estimator": estimator, "horizon": horizon}
     draws = {name: value for name, value in draws.items() if value is not None}
-    if draws and not sample:
-        raise ValueError(f"--{next(iter(draws)).replace('_', '-')} belongs to learning from samples; add --sample")
+    alone = [*draws, *(name for name in ("budget", "checkpoint", "seed") if name in settings)]
+    if alone and not sample:
+        raise ValueError(f"--{alone[0].replace('_', '-')} belongs to learning from samples; add --sample")
     if sample:
         from cmdpkit.sampling import Sampling
 
         settings["sampling"] = Sampling(**draws)  # type: ignore[arg-type]
+    from cmdpkit.files import check_folder
+
     if out is not None:
-        _check_folder(out)
+        check_folder(out)
         if Path(out).suffix == ".json":
             raise ValueError(f"--out {out} is where the policy goes (.npz); the result is written beside it as .json")
         for target in (Path(out), _beside(out)):
@@ -112,6 +117,8 @@ def solve(
     if out is not None:
         result.policy.save(out)
         result.save(_beside(out))
+        if sample:
+            result.average_policy.save(Path(out).with_suffix(".mixture.npz"))
     if as_json:
         click.echo(json.dumps(result.to_dict(), indent=2))
     else:
@@ -130,14 +137,14 @@ def certify(model: str, policy: str, tol: float, as_json: bool) -> None:
     """Prove how good and how safe POLICY (a file written by policy.save) is for MODEL."""
     from cmdpkit.certificate import certify as prove
     from cmdpkit.checks import check_number
-    from cmdpkit.policy import TabularPolicy
+    from cmdpkit.policy import load_policy
     from cmdpkit.report import certificate_report
     from cmdpkit.result import describe_constraints
 
     if check_number(tol, "tol") < 0.0:
         raise ValueError(f"tol must not be negative, got {tol}")
     cmdp = _model(model)
-    certificate = prove(cmdp, TabularPolicy.load(policy))
+    certificate = prove(cmdp, load_policy(policy))
     optimal = certificate.optimal(tol)
     if as_json:
         summary = certificate.to_dict() | {
@@ -177,7 +184,9 @@ def problems(name: str | None, out: str | None, parameters: tuple[str, ...], as_
         return
     cmdp = _built_in(name, parameters)
     if out is not None:
-        _check_folder(out)
+        from cmdpkit.files import check_folder
+
+        check_folder(out)
         cmdp.save(out)
     if as_json:
         click.echo(json.dumps({"name": name, "model": repr(cmdp), "file": out}))
@@ -244,7 +253,11 @@ def train(env: str, method: str, seed: int, out: str | None, others: tuple[str, 
     from cmdpkit.training import train as run
 
     settings = {name: value for name, value in settings.items() if value is not None}
-    settings |= dict(_setting(text) for text in others)
+    more = dict(_setting(text) for text in others)
+    clash = [key for key in more if key in (*settings, "seed", "method", "out", "env", "progress", "callback")]
+    if clash:
+        raise ValueError(f"--set {clash[0]}=... : it has a flag of its own, see cmdpkit train --help")
+    settings |= more
     folder = out or f"runs/{env.replace(':', '-').replace('/', '-')}-{method}-{seed}"
     try:
         result = run(env, method, seed=seed, out=folder, progress=sys.stderr.isatty(), **settings)
@@ -292,6 +305,11 @@ def evaluate(run: str, episodes: int, confidence: float, seed: int, as_json: boo
         rest = {name: config["options"][name] for name in ("steps", "gamma") if name in config["options"]}
     except (KeyError, ValueError, TypeError) as error:
         raise ValueError(f"{about} is damaged: {error}") from error
+    if env.startswith("python: "):
+        raise ValueError(
+            f"{run} was trained on a Python function ({env.removeprefix('python: ')}), which only your program can "
+            "make: use cmdpkit.certify_on_episodes(env, policy, limits)"
+        )
     policy = NeuralPolicy.load(Path(run) / "policy.npz")
     proof = certify_on_episodes(env, policy, limits, measure, confidence, episodes, seed=seed, **rest)
     if as_json:
@@ -385,19 +403,6 @@ def _beside(out: str) -> Path:
     return Path(out).with_suffix(".json")
 
 
-def _check_folder(out: str) -> None:
-    """Before any work: a long run must not end with nowhere to write."""
-    from tempfile import TemporaryFile
-
-    folder = Path(out).resolve().parent
-    if not folder.is_dir():
-        raise FileNotFoundError(f"cannot write {out}: the folder {folder} does not exist")
-    try:
-        TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise OSError(f"cannot write {out}: the folder {folder} is not writable ({error.strerror})") from None
-
-
 def _exit_code(status: Status) -> int:
     from cmdpkit.result import Status
 
@@ -425,7 +430,7 @@ def main() -> None:
     except MemoryError as error:
         click.echo(f"Error: not enough memory for this model ({error})", err=True)
         sys.exit(BAD_INPUT)
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(BAD_INPUT)
 

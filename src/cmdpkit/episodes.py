@@ -11,6 +11,7 @@ from cmdpkit.checks import Array, check_count, check_number
 from cmdpkit.simulation import SimulationCertificate, half_width, rollouts_that_decide
 
 NORMAL = "the means of so many episodes are nearly normal"
+NOTHING_LATER = ", and what comes after the last step does not count"
 """What intervals assume when nobody says how large the quantities of one step can be."""
 
 
@@ -54,52 +55,72 @@ def certify_on_episodes(
     if measure not in MEASURES:
         raise ValueError(f"measure must be one of {', '.join(MEASURES)}, not {measure!r}")
     envs = as_batch(env, min(num_envs, episodes) if not hasattr(env, "num_envs") else env.num_envs)
+    known = bounds if bounds is not None else envs.metadata.get("bounds")
+    if known is not None:
+        spans, rest = _spans(known, len(limits) + 1, measure, steps, gamma)
     parts: list[Array] = []
     total = 0
     while total < episodes:
         # Seeds far from those of training: episodes that were learned from would flatter the policy.
         rollout = collect(envs, policy, steps, len(limits), np.random.default_rng([seed, 3, len(parts)]))
+        _check_bounds(known, rollout.quantities)
         parts.append(rollout.samples(measure, gamma))
         total += envs.num_envs
     samples = np.concatenate(parts)[:episodes]
     mean, variance = samples.mean(axis=0), samples.var(axis=0, ddof=1)
     share = (1.0 - confidence) / mean.size
-    known = bounds if bounds is not None else envs.metadata.get("bounds")
     if known is None:
         width = student.ppf(1.0 - share / 2.0, episodes - 1) * np.sqrt(variance / episodes)
-        spans = np.zeros(mean.size)
+        spans, rest = np.zeros(mean.size), np.zeros((mean.size, 2))
     else:
-        spans = _spans(known, mean.size, measure, steps, gamma)
         width = half_width(variance, spans, episodes, share)
+    lower, upper = mean - width + rest[:, 0], mean + width + rest[:, 1]
     verdicts, more = [], []
     for i, limit in enumerate(limits, start=1):
-        kept, broken = mean[i] + width[i] <= limit, mean[i] - width[i] > limit
+        kept, broken = upper[i] <= limit, lower[i] > limit
         verdicts.append("satisfied" if kept else "violated" if broken else "undecided")
         distance = abs(float(mean[i]) - limit)
         undecided = verdicts[-1] == "undecided"
         more.append(rollouts_that_decide(variance[i], spans[i], episodes, share, distance) if undecided else 0)
     return SimulationCertificate(
         confidence=confidence,
-        objective=-float(mean[0]),
-        objective_interval=(-float(mean[0] + width[0]), -float(mean[0] - width[0])),
+        objective=0.0 - float(mean[0]),
+        objective_interval=(-float(upper[0]), -float(lower[0])),
         constraint_values=mean[1:],
-        intervals=np.stack([mean - width, mean + width], axis=1)[1:],
+        intervals=np.stack([lower, upper], axis=1)[1:],
         verdicts=verdicts,
         more_rollouts=more,
         rollouts=episodes,
         horizon=steps,
         samples=len(parts) * envs.num_envs * steps,
-        assumption=NORMAL if known is None else "",
+        assumption="" if known is not None else NORMAL + (NOTHING_LATER if measure == "discounted" else ""),
     )
 
 
-def _spans(bounds: Any, count: int, measure: str, steps: int, gamma: float) -> Array:
-    """Width of the interval that each measure lies in."""
+def _check_bounds(bounds: Any, quantities: Array) -> None:
+    """Quantities are −reward and the costs; bounds are the user's, of reward and costs."""
+    if bounds is None:
+        return
+    table = np.asarray(bounds, dtype=float)
+    seen = np.concatenate([-quantities[..., :1], quantities[..., 1:]], axis=-1).reshape(-1, len(table))
+    bad = ((seen < table[:, 0]) | (seen > table[:, 1])).any(axis=0)
+    if bad.any():
+        i = int(bad.argmax())
+        what = "the reward" if i == 0 else f"cost {i}"
+        raise ValueError(f"{what} left its bounds {tuple(table[i])}: from {seen[:, i].min()} to {seen[:, i].max()}")
+
+
+def _spans(bounds: Any, count: int, measure: str, steps: int, gamma: float) -> tuple[Array, Array]:
+    """Width of the interval that each measure (−reward, costs) lies in; (low, high) of what follows the last step."""
     table = np.asarray(bounds, dtype=float)
     if table.shape != (count, 2) or not np.isfinite(table).all() or (table[:, 0] > table[:, 1]).any():
         raise ValueError(f"bounds must be {count} pairs (low, high), for the reward and each cost, got {bounds!r}")
     if measure == "step":
-        return np.asarray(table[:, 1] - table[:, 0])
+        return np.asarray(table[:, 1] - table[:, 0]), np.zeros((count, 2))
     # An episode may end early, after which every step counts 0.
-    length = steps if measure == "episode" else (1.0 - gamma**steps) / (1.0 - gamma)
-    return np.asarray((np.maximum(table[:, 1], 0.0) - np.minimum(table[:, 0], 0.0)) * length)
+    table = np.stack([np.minimum(table[:, 0], 0.0), np.maximum(table[:, 1], 0.0)], axis=1)
+    table[0] = -table[0, ::-1]
+    discounted = measure == "discounted"
+    length = (1.0 - gamma**steps) / (1.0 - gamma) if discounted else steps
+    rest = table * (gamma**steps / (1.0 - gamma) if discounted else 0.0)
+    return np.asarray((table[:, 1] - table[:, 0]) * length), rest

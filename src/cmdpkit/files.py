@@ -36,6 +36,17 @@ def write_whole(path: PathLike, write: Callable[[IO[bytes]], object]) -> None:
         raise
 
 
+def check_folder(path: PathLike) -> None:
+    """Before any work: a long run must not end with nowhere to write."""
+    folder = Path(path).resolve().parent
+    if not folder.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: the folder {folder} does not exist")
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise OSError(f"cannot write {path}: the folder {folder} is not writable ({error.strerror})") from None
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

@@ -25,12 +25,13 @@ class Actions:
 
     def __init__(self, discrete: bool, low: Any, high: Any) -> None:
         self.discrete = discrete
-        self.low, self.high = np.asarray(low), np.asarray(high)
+        self.low, self.high = np.asarray(low), np.asarray(high)  # in the type of the environment's actions
         if not discrete:
             bounded = np.isfinite(self.low) & np.isfinite(self.high)
             with np.errstate(invalid="ignore"):
-                self._centre = np.where(bounded, 0.5 * (self.low + self.high), 0.0)
-                self._half = np.where(bounded, 0.5 * (self.high - self.low), 1.0)
+                low, high = self.low.astype(np.float64), self.high.astype(np.float64)
+                self._centre = np.where(bounded, 0.5 * (low + high), 0.0)
+                self._half = np.where(bounded, 0.5 * (high - low), 1.0)
 
     @classmethod
     def of(cls, space: Any) -> Actions:
@@ -39,7 +40,7 @@ class Actions:
         if kind == "Discrete":
             return cls(True, int(space.start), int(space.start + space.n) - 1)
         if kind == "Box" and space.dtype.kind == "f" and len(space.shape) == 1:
-            return cls(False, space.low.astype(np.float64), space.high.astype(np.float64))
+            return cls(False, space.low, space.high)
         raise TypeError(f"actions must be Discrete or a Box of one dimension, not {space}; flatten them with a wrapper")
 
     @property
@@ -68,7 +69,7 @@ class Actions:
         """The same actions as the environment takes them."""
         if self.discrete:
             return actions + self.low if self.low else actions
-        return np.clip(self._centre + self._half * actions, self.low, self.high).astype(np.float32)
+        return np.clip(self._centre + self._half * actions, self.low, self.high).astype(self.low.dtype)
 
 
 class NeuralPolicy:
@@ -101,6 +102,11 @@ class NeuralPolicy:
         self.scale = None if scale is None else np.asarray(scale, dtype=np.float32)
         self._transposed = [(np.ascontiguousarray(w.T), b) for w, b in self.layers]
 
+    @property
+    def width(self) -> int:
+        """Numbers in an observation."""
+        return int(self.layers[0][0].shape[1])
+
     def inputs(self, observations: Any) -> Floats:
         """Observations as the network takes them: (..., width), float32, normalised."""
         x = np.asarray(observations, dtype=np.float32)
@@ -120,9 +126,10 @@ class NeuralPolicy:
 
     def act(self, observations: Any, rng: np.random.Generator | None = None) -> Any:
         """Actions for one observation or a batch of them: drawn with `rng`, or the likeliest without."""
-        width = self.layers[0][0].shape[1]
-        x = np.asarray(observations, dtype=np.float32)
-        single = x.size == width and (x.ndim < 2 or x.shape[0] != 1)
+        x, width = np.asarray(observations, dtype=np.float32), self.width
+        single = x.size == width and x.shape != (1, width)
+        if not single and (x.ndim < 2 or x.size != len(x) * width):
+            raise ValueError(f"the policy takes observations of {width} numbers, or a batch of them, not {x.shape}")
         y = self.outputs(self.inputs(x.reshape(-1, width)))
         chosen = self.actions.best(y) if rng is None else self.actions.draw(y, self.actions.noise(rng, y.shape[:1]))
         answer = self.actions.for_env(chosen)

@@ -78,8 +78,14 @@ def check_sampling(model: Any, method: str, sampling: Any, budget: Any, checkpoi
         raise TypeError(f"checkpoint must be a path, not {type(checkpoint).__name__}")
 
 
-def check_options(model: CMDP | Simulator, method: str, options: dict[str, Any], sampled: bool = False) -> None:
+def check_options(
+    model: CMDP | Simulator, method: str, options: dict[str, Any], sampling: Sampling | None = None
+) -> None:
+    sampled = sampling is not None
     taken = tuple(name for name in OPTIONS[method] if not (sampled and name == "schedule"))
+    given = [name for name in OPTIONS[method] if options.get(name) is not None]
+    if sampling is not None and sampling.schedule == "theory" and given:
+        raise ValueError(f"Theorem 3 sets {given[0]!r} itself, or needs it as it is; leave it out")
     for name, value in options.items():
         if name not in taken:
             takes = f"it takes {', '.join(taken)}" if taken else "it takes none"

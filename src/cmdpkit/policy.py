@@ -208,6 +208,16 @@ class MixturePolicy:
             raise ValueError(f"{path} does not hold a valid mixture: {error}") from error
 
 
+def load_policy(path: PathLike) -> TabularPolicy | MixturePolicy:
+    """Read a policy, or a mixture of them, written by `save`."""
+    try:
+        return TabularPolicy.load(path)
+    except ValueError as error:
+        if "cmdpkit mixture" not in str(error):
+            raise
+        return MixturePolicy.load(path)
+
+
 def normalise(table: Array) -> Array:
     """Rows that sum to one exactly, as they are played; a table that already does is kept bit for bit."""
     total = table.sum(axis=1, keepdims=True)

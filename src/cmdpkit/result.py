@@ -154,6 +154,8 @@ class Result:
             summary |= {"samples": self.samples}
         if not exact:
             summary |= {"simulation": None if certificate is None else certificate.to_dict()}
+        if self.average_certificate is not None:
+            summary |= {"mixture": self.average_certificate.to_dict()}
         return summary
 
     def _constraints(self) -> list[dict[str, Any]]:
@@ -180,9 +182,9 @@ def describe_constraints(
             "sense": constraint.symbol,
             "limit": constraint.limit,
             "per_step": constraint.per_step,
-            "value": float(values[i]),
-            "violation": float(violations[i]),
-            "multiplier": float(multipliers[i]),
+            "value": finite(values[i]),
+            "violation": finite(violations[i]),
+            "multiplier": finite(multipliers[i]),
         }
         for i, constraint in enumerate(statement.constraints)
     ]

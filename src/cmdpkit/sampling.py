@@ -89,8 +89,11 @@ class Sampling:
             if unused:
                 raise ValueError(f"{unused[0]} is a parameter of schedule='theory'")
             return
-        if self.estimator != "truncated" or self.horizon is not None:
-            raise ValueError("schedule='theory' sets the horizon of the truncated estimator; leave both out")
+        plain = Sampling()
+        fixed = ("estimator", "horizon", "rollouts", "value_rollouts")
+        given = [name for name in fixed if getattr(self, name) != getattr(plain, name)]
+        if given:
+            raise ValueError(f"schedule='theory' sets {given[0]} itself (with the truncated estimator); leave it out")
         if self.epsilon is None or check_number(self.epsilon, "epsilon") <= 0.0:
             raise ValueError(f"schedule='theory' needs a positive epsilon, the accuracy to reach, not {self.epsilon}")
 

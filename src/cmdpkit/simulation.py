@@ -20,7 +20,7 @@ import numpy as np
 
 from cmdpkit.checks import Array, check_number
 from cmdpkit.policy import MixturePolicy, TabularPolicy, as_policy
-from cmdpkit.simulators import Returns, Simulator, as_simulator
+from cmdpkit.simulators import JUDGING, Returns, Simulator, as_simulator, stream
 
 TRUNCATION = 0.1
 """By default the horizon is so long that what is cut off is below this part of the statistical error at its best."""
@@ -88,7 +88,7 @@ def certify_by_simulation(
     _check_call(simulator, confidence, rollouts, horizon, max_rollouts, seed)
     # A horizon that suits the last look: what is cut off does not shrink with more rollouts.
     steps = horizon or default_horizon(simulator.gamma, max_rollouts if until_decided else rollouts)
-    look, total = 1, fresh_returns(simulator, mixture, steps, rollouts, (seed, 1))
+    look, total = 1, fresh_returns(simulator, mixture, steps, rollouts, (seed, JUDGING, 1))
     while True:
         delta = (1.0 - confidence) / (look * (look + 1) if until_decided else 1)
         certificate = _certificate(simulator, total, steps, delta, confidence)
@@ -97,7 +97,7 @@ def certify_by_simulation(
             return certificate
         look += 1
         more = min(total.rollouts, max_rollouts - total.rollouts)
-        total = total + fresh_returns(simulator, mixture, steps, more, (seed, look))
+        total = total + fresh_returns(simulator, mixture, steps, more, (seed, JUDGING, look))
 
 
 def policy_of(simulator: Simulator, policy: Any) -> TabularPolicy:
@@ -107,12 +107,14 @@ def policy_of(simulator: Simulator, policy: Any) -> TabularPolicy:
 def fresh_returns(
     simulator: Simulator, mixture: MixturePolicy, horizon: int, rollouts: int, seed: tuple[int, ...]
 ) -> Returns:
-    """Returns of rollouts that each draw a policy of the mixture first: i.i.d., though counted policy by policy."""
-    if len(mixture) == 1:
-        return simulator.returns(mixture.policies[0].probabilities, horizon, rollouts, seed)
-    counts = np.random.default_rng([*seed, 0]).multinomial(rollouts, mixture.weights)
+    """Returns of rollouts that each draw a policy of the mixture first: i.i.d., though counted policy by policy.
+
+    Every step counts from the quantity's lower bound on, so that large numbers do not drown their own variance.
+    """
+    low = simulator.bounds[:, 0]
+    counts = np.random.default_rng(stream((*seed, 0))).multinomial(rollouts, mixture.weights)
     parts = [
-        simulator.returns(policy.probabilities, horizon, int(count), (*seed, i))
+        simulator.returns(policy.probabilities, horizon, int(count), (*seed, i), offset=low)
         for i, (policy, count) in enumerate(zip(mixture.policies, counts, strict=True), start=1)
         if count
     ]
@@ -136,9 +138,10 @@ def _certificate(
 ) -> SimulationCertificate:
     gamma, n = simulator.gamma, total.rollouts
     low, high = simulator.bounds.T
-    mean = total.means[0]
-    variance = np.maximum(total.squares[0] - n * mean**2, 0.0) / (n - 1)
-    span = (high - low) * (1.0 - gamma**horizon) / (1.0 - gamma)
+    length = (1.0 - gamma**horizon) / (1.0 - gamma)
+    above = total.means[0]  # of what is above the lower bound in every step
+    variance = np.maximum(total.squares[0] - n * above**2, 0.0) / (n - 1)
+    mean, span = above + low * length, (high - low) * length
     share = delta / mean.size
     width = half_width(variance, span, n, share)
     rest = gamma**horizon / (1.0 - gamma)
@@ -195,6 +198,8 @@ def _check_call(
     ):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
             raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    if max_rollouts < rollouts:
+        raise ValueError(f"max_rollouts must be at least rollouts, got {max_rollouts} and {rollouts}")
     if simulator.bounds is None:
         raise ValueError(
             "statistical certificates need to know how large the quantities of one step can be: "

@@ -18,6 +18,15 @@ from cmdpkit.checks import Array, check_gamma, digest
 from cmdpkit.model import CMDP, Limit, Statement, check_limits
 
 Integers = NDArray[np.int64]
+LEARNING, JUDGING, STARTS = 1, 2, 3
+"""What random numbers are for: streams of different purposes never meet, whatever else the seed says."""
+
+
+def stream(seed: Sequence[int]) -> np.random.SeedSequence:
+    """The random stream of (seed of the run, purpose, ...): no two different tuples share one."""
+    return np.random.SeedSequence(seed[0], spawn_key=tuple(seed[1:]))
+
+
 StepFunction = Callable[[Integers, Integers, np.random.Generator], tuple[Any, Any]]
 StartFunction = Callable[[int, np.random.Generator], Any]
 
@@ -113,13 +122,12 @@ class Simulator(Statement):
     def step(self, states: Integers, actions: Integers, rng: np.random.Generator) -> tuple[Integers, Array]:
         """Next states and quantities, checked; what is wrong is reported with the state and action that did it."""
         try:
-            answer = self._step(states, actions, rng)
+            # Read-only: a step that wrote into its arguments would corrupt the rollout.
+            answer = self._step(_read_only(states), _read_only(actions), rng)
             following, quantities = answer
         except Exception as error:
-            s, a = self._culprit(states, actions)
-            raise ValueError(
-                f"the simulator failed in state {s} with action {a}: {type(error).__name__}: {error}"
-            ) from error
+            where = self._culprit(states, actions)
+            raise ValueError(f"the simulator failed {where}: {type(error).__name__}: {error}") from error
         following, quantities = np.asarray(following), np.asarray(quantities, dtype=float)
         n, rows = states.size, self.num_constraints + 1
         if following.shape != (n,) or following.dtype.kind not in "iu":
@@ -140,14 +148,15 @@ class Simulator(Statement):
             i = int(np.flatnonzero(bad)[0])
             raise ValueError(f"in state {states[i]} with action {actions[i]} the simulator {what} {values[i]}")
 
-    def _culprit(self, states: Integers, actions: Integers) -> tuple[int, int]:
-        """The first pair that fails by itself, or the first of all when only the whole batch fails."""
-        for s, a in zip(states[:1000], actions[:1000], strict=True):
+    def _culprit(self, states: Integers, actions: Integers) -> str:
+        """The first pair that fails by itself, if one does."""
+        for pair in np.unique(states * self.actions + actions)[:10_000]:
+            s, a = divmod(int(pair), self.actions)
             try:
                 self._step(np.array([s]), np.array([a]), np.random.default_rng(0))
             except Exception:
-                return int(s), int(a)
-        return int(states[0]), int(actions[0])
+                return f"in state {s} with action {a}"
+        return f"on a batch of {states.size} states and actions, though on none of them alone"
 
     def returns(
         self,
@@ -159,6 +168,7 @@ class Simulator(Statement):
         pairs: bool = False,
         weights: Array | None = None,
         state_cost: Array | None = None,
+        offset: Array | None = None,
     ) -> Returns:
         """Returns of i.i.d. rollouts under a policy.
 
@@ -171,14 +181,17 @@ class Simulator(Statement):
             pairs: start from every pair (s, a), one row of the answer each, instead of from the initial distribution.
             weights: (q, m + 1), which mixes of the quantities to sum; by default each of them.
             state_cost: (S,), added to every mix in every step but the first of a pair.
+            offset: (q,), subtracted from every mix in every step: squares of returns far from zero would lose their
+                variance to rounding.
         """
         mix = np.eye(self.num_constraints + 1) if weights is None else weights
+        away = np.zeros(len(mix)) if offset is None else offset
         extra = np.zeros(self.states) if state_cost is None else state_cost
         cumulative = np.cumsum(probabilities, axis=1)
         starts = self.states * self.actions if pairs else 1
         sums, squares, transitions = np.zeros((starts, len(mix))), np.zeros((starts, len(mix))), 0
         for block, (begin, end) in enumerate(_ranges(starts * rollouts, BLOCK)):
-            rng = np.random.default_rng([*seed, block])
+            rng = np.random.default_rng(stream((*seed, block)))
             row, count = np.arange(begin, end) // rollouts, end - begin
             steps = rng.geometric(1.0 - self.gamma, size=count) if horizon is None else np.full(count, horizon)
             states, actions = row // self.actions, row % self.actions
@@ -192,7 +205,7 @@ class Simulator(Statement):
                     actions[alive] = self._choose(cumulative, states[alive], rng)
                 before = states[alive]
                 states[alive], quantities = self.step(before, actions[alive], rng)
-                cost = mix @ quantities + (extra[before] if t > 0 or not pairs else 0.0)
+                cost = mix @ quantities - away[:, None] + (extra[before] if t > 0 or not pairs else 0.0)
                 values[:, alive] += cost if horizon is None else self.gamma**t * cost
             np.add.at(sums, row, values.T)
             np.add.at(squares, row, values.T**2)
@@ -244,19 +257,20 @@ class ModelSimulator(Simulator):
         pairs: bool = False,
         weights: Array | None = None,
         state_cost: Array | None = None,
+        offset: Array | None = None,
     ) -> Returns:
         """The same numbers for the same seed, whatever the number of threads: every block has a stream of its own."""
         from cmdpkit import kernels
 
         mix = np.eye(self.num_constraints + 1) if weights is None else weights
-        now = (mix @ self.quantities).T  # (S·A, q)
+        now = (mix @ self.quantities).T - (0.0 if offset is None else offset)  # (S·A, q)
         costs = now if state_cost is None else now + np.repeat(state_cost, self.actions)[:, None]
         starts, heads = self._pair_starts if pairs else self._initial_starts
         # A pair's own cost comes first, undiscounted; the rollout that follows it is one step shorter.
         first, discount, steps = (now, self.gamma, -1) if pairs else (np.zeros((1, len(mix))), 1.0, 0)
         sizes = [end - begin for begin, end in _ranges(rollouts, STREAM_ROLLOUTS)]
         counts = np.tile(np.array(sizes, dtype=np.int64), len(heads) - 1)
-        keys = np.random.SeedSequence([*seed]).generate_state(2 * counts.size, np.uint64)[::2].copy()
+        keys = stream(seed).generate_state(counts.size, np.uint64)
         out = (np.zeros((counts.size, len(mix))), np.zeros((counts.size, len(mix))), np.zeros(counts.size, np.int64))
         length = -1 if horizon is None else horizon + steps
         mean_length = 1.0 / (1.0 - self.gamma) if horizon is None else horizon
@@ -337,9 +351,13 @@ def from_gymnasium(
     states, actions = (getattr(space, "n", None) for space in (env.observation_space, env.action_space))
     if states is None or actions is None or not hasattr(bare, "s"):
         raise ValueError(f"{env} has no discrete states and actions with a settable state env.unwrapped.s")
+    if not hasattr(bare, "P"):
+        raise ValueError(f"{env} has no table env.unwrapped.P, from which the states that end an episode are known")
     if constraints and quantities is None:
         raise ValueError("quantities is needed: what does each limit count?")
-    ended: set[int] = set()
+    # Where an episode has ended, known beforehand: what a state does must not depend on what was seen before.
+    rows = (row for moves in bare.P.values() for outcomes in moves.values() for row in outcomes)
+    ended = {int(following) for _, following, _, done in rows if done}
 
     def start(count: int, rng: np.random.Generator) -> Any:
         return np.array([env.reset(seed=int(rng.integers(2**31)))[0] for _ in range(count)], dtype=np.int64)
@@ -352,12 +370,10 @@ def from_gymnasium(
             if int(s) in ended:
                 continue
             bare.s = int(s)
-            observation, reward, terminated, _, _ = bare.step(int(a))
+            observation, reward, _, _, _ = bare.step(int(a))
             following[i], values[0, i] = observation, reward
             if quantities is not None:
                 values[1:, i] = quantities(int(s), int(a), int(observation), float(reward))
-            if terminated:
-                ended.add(int(observation))
         return following, values
 
     return Simulator(
@@ -376,6 +392,12 @@ def as_simulator(model: Any) -> Simulator:
 
 def _ranges(total: int, size: int) -> list[tuple[int, int]]:
     return [(begin, min(begin + size, total)) for begin in range(0, total, size)]
+
+
+def _read_only(array: Integers) -> Integers:
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _what(array: Any) -> str:

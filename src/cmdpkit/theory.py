@@ -194,6 +194,8 @@ class Theorem3:
 
     def _horizon(self, size: float, error: float) -> int:
         # γ^N size/(1 − γ) ≤ e/2
+        if size == 0.0:
+            return 1
         return max(1, math.ceil(math.log(error * (1.0 - self.gamma) / (2.0 * size)) / math.log(self.gamma)))
 
 

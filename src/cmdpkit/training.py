@@ -142,7 +142,8 @@ def train(
         measure: what a limit bounds: "episode", the sum over an episode of at most `steps` steps, as in the paper;
             "discounted", the discounted sum; "step", the average per step.
         seed: of everything random: the same seed gives the same result.
-        iterations: policy iterations, of `num_envs` times `steps` steps of the environment each.
+        iterations: policy iterations, of `num_envs` times `steps` steps of the environment each; a dual update that has
+            begun is finished, so that with `inner_steps` 2 an odd number is rounded up.
         time_limit: seconds.
         out: a folder for the log (CSV), the policy, and checkpoints.
         resume: continue the run in `out` from its checkpoint, to the same result as if it had never stopped.
@@ -161,17 +162,23 @@ def train(
         (2, 2)
     """
     rule, settings = _rule(method, options, limits, iterations, seed, time_limit)
+    import torch
+
     from cmdpkit.learners.neural import NeuralLearner
 
-    learner = NeuralLearner(env, limits, measure, int(seed), **settings)
+    threads = torch.get_num_threads()
+    learner = NeuralLearner(env, limits, measure, int(seed), **settings)  # which uses one thread
     identity = {"env": _name(env), "method": method, "limits": learner.limits.tolist(), "measure": measure}
     identity |= {"seed": int(seed), "options": {n: _plain(v) for n, v in sorted(options.items())}}
     run = _Run(learner, method, identity, out, resume, tensorboard)
     with _display(progress, learner, method, iterations, callback) as watch:
         budget = Budget(time_limit=time_limit)
         budget.started -= run.rows[-1].time if run.rows else 0.0
-        with budget.catching_ctrl_c():
-            return run.go(rule, iterations, budget, watch)
+        try:
+            with budget.catching_ctrl_c():
+                return run.go(rule, iterations, budget, watch)
+        finally:
+            torch.set_num_threads(threads)
 
 
 class _Run:
@@ -225,6 +232,9 @@ class _Run:
                 self.store.save_when_due(partial(self._write, mark))
                 status = budget.spent(0)
         except Exception as error:
+            # Back to the end of the last macro step, so that policy and history belong together.
+            learner.restore(mark)
+            del self.rows[mark["rows"] :]
             self.store.save(partial(self._write, mark))
             result = self._result(Status.INTERRUPTED, budget.elapsed)
             kept = f"; {result.iterations} iterations are safe" + (f" in {self.folder}" if self.folder else "")
@@ -240,7 +250,7 @@ class _Run:
                 self.board.add_scalar(f"cost/{i + 1}", row.costs[i], number)
                 self.board.add_scalar(f"multiplier/{i + 1}", row.multipliers[i], number)
             self.board.add_scalar("divergence", row.divergence, number)
-        if watch is not None and watch(row, number) is True:
+        if watch is not None and isinstance(stop := watch(row, number), (bool, np.bool_)) and stop:
             budget.interrupted = True
 
     def _result(self, status: Status, elapsed: float) -> TrainingResult:
@@ -273,7 +283,9 @@ class _Run:
         kinds = {"verdict": str, "steps": np.int64}
         return History(
             {
-                name: np.array(columns.get(name, ()), dtype=kinds.get(name, float)).reshape(-1, *widths.get(name, ()))
+                name: np.array(columns.get(name, ()), dtype=kinds.get(name, float)).reshape(
+                    len(self.rows), *widths.get(name, ())
+                )
                 for name in Row._fields
             }
         )
@@ -330,12 +342,19 @@ def _rule(
     if method == "pmd-pd":
         return PMDPD(eta_dual), settings
     if method == "npg-pd":
-        return NPGPD(eta_dual, float(options.get("dual_cap", np.inf))), settings
-    radii = options.get("radii")
-    if radii is not None and (as_floats(radii, "radii") <= 0.0).any():
-        raise ValueError(f"radii must be positive, got {radii}")
-    tolerance = check_number(options.get("tolerance", 0.0), "tolerance")
-    return CRPO(tolerance, bool(options.get("first", False)), None if radii is None else tuple(radii)), settings
+        cap = options.get("dual_cap", np.inf)
+        if isinstance(cap, bool) or not isinstance(cap, (int, float, np.integer, np.floating)) or not cap >= 0.0:
+            raise ValueError(f"dual_cap must be a number that is not negative (infinity is allowed), got {cap!r}")
+        return NPGPD(eta_dual, float(cap)), settings
+    tolerance, first = check_number(options.get("tolerance", 0.0), "tolerance"), options.get("first", False)
+    if not isinstance(first, (bool, np.bool_)):
+        raise ValueError(f"first must be True or False, got {first!r}")
+    if options.get("radii") is None:
+        return CRPO(tolerance, bool(first)), settings
+    radii = as_floats(options["radii"], "radii")
+    if radii.ndim != 1 or not radii.size or not np.isfinite(radii).all() or (radii <= 0.0).any():
+        raise ValueError(f"radii must be a list of positive numbers, got {options['radii']}")
+    return CRPO(tolerance, bool(first), tuple(radii.tolist())), settings
 
 
 def _folder(out: PathLike | None, resume: bool, tensorboard: bool) -> Path | None:
@@ -396,7 +415,10 @@ def _display(show: bool, learner: Any, method: str, iterations: int, callback: W
 def _name(env: Any) -> str:
     if isinstance(env, str):
         return env
-    return getattr(env, "__qualname__", None) or str(env)
+    if isinstance(env, partial):
+        return f"{_name(env.func)}({env.args}, {sorted(env.keywords.items())})"
+    named = env if hasattr(env, "__qualname__") else type(env)
+    return f"python: {named.__module__}.{named.__qualname__}"
 
 
 def _plain(value: Any) -> Any:

@@ -8,6 +8,8 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from cmdpkit.envs.costs import FloatCosts
+
 SAME_STEP = AutoresetMode.SAME_STEP
 
 
@@ -51,10 +53,15 @@ def as_batch(env: str | Callable[[], Any] | VectorEnv, num_envs: int, **options:
             batch = gymnasium.make_vec(name, num_envs=num_envs, **options)
             if _same_step(batch):
                 return batch
-        return SyncVectorEnv([lambda: gymnasium.make(name, **options)] * num_envs, autoreset_mode=SAME_STEP)
+        return _copies(lambda: gymnasium.make(name, **options), num_envs)
     if not callable(env):
         raise TypeError(f"env must be a name, a function that makes an environment, or a VectorEnv, not {env!r}")
-    return SyncVectorEnv([env] * num_envs, autoreset_mode=SAME_STEP)
+    return _copies(env, num_envs)
+
+
+def _copies(make: Callable[[], Any], count: int) -> VectorEnv:
+    # A batch takes the type of a cost from whichever environment reports first: an int 0 would cut all others down.
+    return SyncVectorEnv([lambda: FloatCosts(make())] * count, autoreset_mode=SAME_STEP)
 
 
 def _same_step(batch: VectorEnv) -> bool:

@@ -93,6 +93,18 @@ class SixTuple(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation, reward, terminated, truncated, {**others, **_named(costs)}
 
 
+class FloatCosts(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """The same environment, its costs checked and made floating-point numbers; one without costs stays as it is."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        for name in ("cost", "costs"):
+            if name in info:
+                costs = _checked(info[name], f"{self.env} reported in step")
+                info = {**info, name: float(costs) if costs.ndim == 0 else costs}
+        return observation, reward, terminated, truncated, info
+
+
 def read_costs(infos: Mapping[str, Any], num_envs: int, count: int | None = None) -> Array:
     """The costs (num_envs, m) of one step of a vector environment with same-step resets.
 
@@ -109,6 +121,8 @@ def read_costs(infos: Mapping[str, Any], num_envs: int, count: int | None = None
         if final is not None:
             ended = np.asarray(infos["_final_info"])
             costs = final if costs is None else np.where(ended[:, None], final, costs)
+    if costs is None and count == 0:
+        return np.zeros((num_envs, 0))
     if costs is None:
         raise ValueError(
             "the environment reports no costs: a step's info has neither 'cost' nor 'costs'; "
@@ -116,8 +130,8 @@ def read_costs(infos: Mapping[str, Any], num_envs: int, count: int | None = None
         )
     if costs.shape[0] != num_envs or (count is not None and costs.shape[1] != count):
         raise ValueError(
-            f"the environment reports {costs.shape[1]} costs for {costs.shape[0]} environments, "
-            f"but {costs.shape[1] if count is None else count} for {num_envs} are expected"
+            f"the environment reports {costs.shape[1]} costs ({costs.shape[0]} environments), and "
+            f"{costs.shape[1] if count is None else count} limits were given ({num_envs} environments)"
         )
     if not np.isfinite(costs).all():
         i = int(np.flatnonzero(~np.isfinite(costs).all(axis=1))[0])

@@ -143,7 +143,8 @@ def _compare(mine: dict[str, Array], other: dict[str, Array]) -> str:
     error = float(np.sqrt((mine["reward"].var() + other["reward"].var()) / max(len(other["reward"]) - 1, 1)))
     if abs(difference) <= 2.0 * error:
         return f"undecided: the rewards differ by {difference:+.1f} with a standard error of {error:.1f}"
-    return f"PMD-PD earns {'more' if difference > 0 else 'less'}: {difference:+.1f}, standard error {error:.1f}"
+    verdict = "holds: PMD-PD earns more" if difference > 0 else "does not: PMD-PD earns less"
+    return f"{verdict}, {difference:+.1f} with a standard error of {error:.1f}"
 
 
 def section(settings: Settings) -> Section:
@@ -153,8 +154,11 @@ def section(settings: Settings) -> Section:
     distance = {m: max(abs(mean[m][q] - LIMIT) for q in QUANTITIES[1:]) for m in ALGORITHMS}
     total = {m: sum(abs(mean[m][q] - LIMIT) for q in QUANTITIES[1:]) for m in ALGORITHMS}
     within = {m: max(first_within(data[f"{m} {q} mean"]) for q in QUANTITIES[1:]) for m in ALGORITHMS}
-    half = len(data["iteration"]) // 4
-    early = {m: float(data[f"{m} reward mean"][:half].mean()) for m in ALGORITHMS}
+    quarter = len(data["iteration"]) // 4
+    early = {m: float(data[f"{m} reward mean"][:quarter].mean()) for m in ALGORITHMS}
+    since = {
+        m: f"{k} ({m.upper()})" if k <= len(data["iteration"]) else f"never ({m.upper()})" for m, k in within.items()
+    }
     text = "; ".join(
         f"{m.upper()} " + ", ".join(f"{q} {mean[m][q]:.1f} ± {ends[m][q].std():.1f}" for q in QUANTITIES)
         for m in ALGORITHMS
@@ -168,7 +172,7 @@ def section(settings: Settings) -> Section:
         Claim(
             "Figure 4: PMD-PD earns more than NPG-PD",
             f"last {LAST} of {len(data['iteration'])} iterations, mean ± deviation over {count} seeds: {text}",
-            "holds" if mean["pmd-pd"]["reward"] > mean["npg-pd"]["reward"] else "does not",
+            _compare(ends["pmd-pd"], ends["npg-pd"]),
         ),
         Claim(
             "Figure 4: its costs end closer to the limit of 50",
@@ -178,8 +182,8 @@ def section(settings: Settings) -> Section:
         Claim(
             "Figure 4: CRPO meets the limits sooner but earns more slowly",
             "both mean costs stay within 5 % of the limit from iteration "
-            + ", ".join(f"{within[m]} ({m.upper()})" for m in ALGORITHMS)
-            + f" on; mean reward of the first {half} iterations: "
+            + ", ".join(since.values())
+            + f" on; mean reward of the first {quarter} iterations: "
             + ", ".join(f"{m.upper()} {early[m]:.1f}" for m in ALGORITHMS),
             "holds"
             if within["crpo"] < within["pmd-pd"] and early["crpo"] < early["pmd-pd"]

@@ -83,6 +83,7 @@ class Critics:
         if not np.isfinite(returns).all():
             return False
         kept = (self.theta.clone(), self.first.clone(), self.second.clone(), self.steps)
+        moments = dict(vars(self.returns))
         self.returns.update(returns, forget=0.5)
         inputs = torch.from_numpy(x)
         targets = torch.from_numpy(((returns - self.returns.mean) / self.returns.deviation).astype(np.float32))
@@ -93,6 +94,7 @@ class Critics:
         if torch.isfinite(self.theta).all():
             return True
         self.theta, self.first, self.second, self.steps = kept
+        vars(self.returns).update(moments)
         return False
 
     def _step(self, x: Tensor, targets: Tensor) -> None:

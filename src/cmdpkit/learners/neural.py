@@ -101,6 +101,10 @@ class NeuralLearner:
             raise ValueError(f"measure must be one of {', '.join(MEASURES)}, not {measure!r}")
         whole = {"num_envs": num_envs, "steps": steps, "cg_steps": cg_steps, "line_search": line_search}
         whole |= {"inner_steps": inner_steps, "critic_epochs": critic_epochs, "critic_minibatch": critic_minibatch}
+        if not isinstance(hidden, (list, tuple)) or not hidden:
+            raise ValueError(f"hidden must be a list of layer sizes, as in [128, 128], got {hidden!r}")
+        if not isinstance(normalise, (bool, np.bool_)):
+            raise ValueError(f"normalise must be True or False, got {normalise!r}")
         for name, value in [*whole.items(), *((f"hidden[{i}]", size) for i, size in enumerate(hidden))]:
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")

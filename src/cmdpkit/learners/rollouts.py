@@ -89,6 +89,8 @@ def collect(envs: Any, policy: NeuralPolicy, steps: int, costs: int, rng: np.ran
     """
     n, draw, for_env = envs.num_envs, policy.actions.draw, policy.actions.for_env
     observations, _ = envs.reset(seed=[int(s) for s in rng.integers(2**31, size=n)])
+    if observations[0].size != policy.width:
+        raise ValueError(f"observations have {observations[0].size} numbers, but the policy takes {policy.width}")
     noise = policy.actions.noise(rng, (steps, n))
     seen = np.empty((steps, n, observations[0].size), dtype=np.float32)
     actions = np.empty((steps, n), np.int64) if policy.actions.discrete else np.empty(noise.shape, np.float32)

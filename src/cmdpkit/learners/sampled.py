@@ -13,7 +13,7 @@ from cmdpkit.evaluation.system import PolicySystem, look_ahead
 from cmdpkit.model import CMDP, AtMost
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.rules import Weights
-from cmdpkit.simulators import ModelSimulator, Returns, Simulator
+from cmdpkit.simulators import LEARNING, STARTS, ModelSimulator, Returns, Simulator, stream
 
 
 class Stopped(Exception):
@@ -25,7 +25,8 @@ class Meter:
 
     Args:
         seed: of the run.
-        budget: `Stopped` is raised before more transitions than this would be drawn.
+        budget: `Stopped` is raised before more transitions than this would be drawn (in expectation, where lengths are
+            random).
         stop: `Stopped` is raised when this says so; asked between parts of a long draw.
     """
 
@@ -45,7 +46,7 @@ class Meter:
         for part, begin in enumerate(range(0, rollouts, size)):
             if self.stop():
                 raise Stopped
-            yield min(size, rollouts - begin), (self.seed, self.draws, part)
+            yield min(size, rollouts - begin), (self.seed, LEARNING, self.draws, part)
 
 
 class Plan(Protocol):
@@ -132,7 +133,7 @@ class Pooled:
     def values(self, policy: TabularPolicy) -> Array:
         if not self.drawn:
             self._draw()
-        rng = np.random.default_rng([self.meter.seed, 0, self.meter.draws])
+        rng = np.random.default_rng(stream((self.meter.seed, STARTS, self.meter.draws)))
         seen = np.bincount(self.simulator.start(self.starts, rng), minlength=self.simulator.states)
         self.first = self.first + seen  # a new array: `state()` hands out the old one
         model = self._model()
@@ -155,7 +156,7 @@ class Pooled:
         for count, seed in self.meter.parts(self.rollouts, pairs.size, PART[False]):
             rows = np.tile(pairs, count)
             states, actions = rows // simulator.actions, rows % simulator.actions
-            following, quantities = simulator.step(states, actions, np.random.default_rng(seed))
+            following, quantities = simulator.step(states, actions, np.random.default_rng(stream(seed)))
             self.counts = self.counts + sp.csr_array((np.ones(rows.size), (rows, following)), shape=self.counts.shape)
             self.sums = self.sums + quantities.reshape(len(quantities), count, pairs.size).sum(axis=1)
             self.drawn += count
