@@ -25,7 +25,7 @@ import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.system import PolicySystem
-from cmdpkit.local import Blend, LocalDual, outlook
+from cmdpkit.local import Blend, LocalDual, Outlook, Viewpoint, outlook
 from cmdpkit.master import Mixture, best_mixture, least_violation
 from cmdpkit.mdp import Minimum, Oracle, Stop, never
 from cmdpkit.model import CMDP
@@ -40,10 +40,28 @@ IN_OUT = 0.5
 FIRST_CAP = 0.5
 """Newton's first step keeps λ_i below this, in units of span(c_0)/span(c_i); later ones below twice the last λ."""
 
+FIRST_GAP = 0.01
+"""The first question is answered to this part of what the objective can vary."""
+
+ROUNDS = 6
+"""Policies that a Newton step tries at most: where that is not enough, the multipliers were bad ones."""
+
 INEXACT = 0.02
 """An oracle need not know its minimum better than to this part of the distance between the bounds."""
 
-COLUMN_ACCURACY = 1e-3
+DUAL_SHARE = 0.2
+"""The oracle is asked when the bound promises to gain this part of what is left; else another blend is better."""
+
+PRIMAL_STEPS = 3
+"""Blends at most before the oracle is asked all the same."""
+
+VISITS_ACCURACY = 1e-6
+"""State visits of a viewpoint, relative."""
+
+MARGIN = 0.1
+"""Blends keep this part of what the last prediction missed away from the limits, so that some of them meet all."""
+
+COLUMN_ACCURACY = 3e-3
 """Values of a column are found to this part of `tol`."""
 
 FAR = 1e6
@@ -101,14 +119,17 @@ class ColumnSearch:
         self.values.append(values)
         return True
 
-    def _ask(self, weights: Array, gap: float = 0.0) -> Minimum:
+    def _ask(self, weights: Array, **limits: Any) -> Minimum:
         """The oracle: min_π w·V(π), warm-started from its last answer."""
         self.oracle_calls += 1
-        return self._oracle.minimise(weights, gap)
+        if np.isfinite(self.bound):  # the gap is relative to the objective, and now its size is known
+            size = max(float(self.cmdp.fine_scales[0]), min(abs(self.upper), abs(self.bound)))
+            self._oracle.accuracy[0] = COLUMN_ACCURACY * self.tol * size
+        return self._oracle.minimise(weights, **limits)
 
-    def ask_bound(self, multipliers: Array, gap: float = 0.0) -> bool:
-        """Query G(λ) to within `gap`; keep the bound and the column. True when the column is new."""
-        answer = self._ask(np.concatenate([[1.0], multipliers]), gap)
+    def ask_bound(self, multipliers: Array, **limits: Any) -> bool:
+        """Query G(λ) within the limits of `Oracle.minimise`; keep bound and column. True when the column is new."""
+        answer = self._ask(np.concatenate([[1.0], multipliers]), **limits)
         if answer.bound > self.bound:
             self.bound, self.multipliers = answer.bound, multipliers
         return self.add(answer.choice, answer.values)
@@ -120,7 +141,8 @@ class ColumnSearch:
 
         `stuck` says that the answer is as good as it gets; whoever still goes on is given relaxed limits.
         """
-        self.ask_bound(self.multipliers if start is None else start)
+        first = FIRST_GAP * float(self.scales[0]) if self.cmdp.num_constraints else 0.0
+        self.ask_bound(self.multipliers if start is None else start, gap=first)
         self._price()
         self.stuck = not self.cmdp.num_constraints
         yield self
@@ -137,21 +159,28 @@ class ColumnSearch:
                 yield from self._kelley()
 
     def _newton(self) -> Iterator[ColumnSearch]:
-        """Ask where G is largest as far as the last policy sees, for as long as that brings the bounds together."""
-        asked, idle = self.multipliers, 0
+        """Ask where G is largest as far as one sees, for as long as that brings the bounds together."""
+        asked, idle, margin = self.multipliers, 0, 0.0
+        view = self._oracle_view()
         while not self.stuck and idle < PATIENCE:
-            before = self._distance()
-            view = self._outlook(asked / self._units)
-            if view.blend is not None:
-                self._evaluate(view.blend)
-            asked = view.prices * self._units
-            left = self.upper - self.bound
-            fresh = self.ask_bound(asked, INEXACT * left if np.isfinite(left) else 0.0)
+            before, known = self._distance(), len(self.columns)
+            for _ in range(PRIMAL_STEPS):
+                ahead = self._outlook(view, asked / self._units, margin)
+                view = self._evaluate(ahead.blend)
+                margin = MARGIN * float(np.abs(view.values / self.scales - ahead.predicted)[1:].max())
+                self._price()
+                # What the bound can still gain by asking, as far as one sees
+                gain = ahead.value * float(self.scales[0]) - self.bound
+                if self.mixture is None or gain > DUAL_SHARE * (self.upper - self.bound) or self.stop():
+                    break
+            asked = ahead.prices * self._units
+            left = min(self.upper - self.bound, gain)
+            self.ask_bound(asked, gap=INEXACT * max(left, 0.0), rounds=ROUNDS, hopeless=self.bound)
             self._price()
             self.stuck = self.mixture is not None and self._settled()
             yield self
             idle = idle + 1 if self._distance() > PROGRESS * before else 0
-            if not fresh or self.stop():
+            if self.stop() or len(self.columns) == known:
                 return
 
     def _kelley(self) -> Iterator[ColumnSearch]:
@@ -179,27 +208,37 @@ class ColumnSearch:
             return (self.upper - self.bound) / float(self.scales[0])
         return FAR * self._excess
 
-    def _outlook(self, start: Array) -> Any:
+    def _oracle_view(self) -> Viewpoint:
+        """The oracle's last policy as a place to look around from."""
         assert self._oracle.system is not None
         assert self._oracle.state_values is not None
-        self._visits = self._oracle.system.state_occupancy(self._visits, accuracy=1e-5)
-        values = self.cmdp.initial @ self._oracle.state_values
-        values[1:] -= self.cmdp.offsets
-        local = LocalDual(self.cmdp, self._oracle.state_values, self._visits, values)
-        cuts = np.array(self.values) / self.scales
-        cap = max(FIRST_CAP, 2.0 * float(start.max()))
-        bound, upper = self.bound / self.scales[0], self.upper / self.scales[0]
-        return outlook(local, self.scales, cuts, start, bound, upper, cap)
+        policy = Blend([self._oracle.choice], np.ones(1))
+        return self._viewpoint(policy, self._oracle.system, self._oracle.state_values)
 
-    def _evaluate(self, blend: Blend) -> None:
+    def _viewpoint(self, policy: Blend, system: PolicySystem, state_values: Array) -> Viewpoint:
+        self._visits = system.state_occupancy(self._visits, accuracy=VISITS_ACCURACY)
+        values = self.cmdp.initial @ state_values
+        values[1:] -= self.cmdp.offsets
+        return Viewpoint(policy, state_values, self._visits, values)
+
+    def _evaluate(self, blend: Blend) -> Viewpoint:
         """Take a randomised policy as a column."""
         cmdp = self.cmdp
         pi = blend.probabilities(cmdp.actions)
         costs = np.einsum("isa,sa->si", cmdp.costs.reshape(-1, *pi.shape), pi)
         system = PolicySystem(cmdp, pi, plan=self._oracle.plan)
-        values = cmdp.initial @ system.state_values(costs, self._oracle.state_values, self._oracle.accuracy)
-        values[1:] -= cmdp.offsets
-        self.add(blend, values)
+        view = self._viewpoint(
+            blend, system, system.state_values(costs, self._oracle.state_values, self._oracle.accuracy)
+        )
+        self.add(blend, view.values)
+        return view
+
+    def _outlook(self, view: Viewpoint, start: Array, margin: float) -> Outlook:
+        local = LocalDual(self.cmdp, view, self.scales)
+        cuts = np.array(self.values) / self.scales
+        cap = max(FIRST_CAP, 2.0 * float(start.max()))
+        bound, upper = self.bound / self.scales[0], self.upper / self.scales[0]
+        return outlook(local, cuts, start, bound, upper, cap, margin)
 
     def _relax(self) -> bool:
         """Limits that are met only up to rounding may hide the answer: allow half of `tol` in each, once."""

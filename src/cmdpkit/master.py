@@ -32,33 +32,34 @@ class Mixture(NamedTuple):
     prices: Array
     value: float  # of the linear program
     excess: float  # Σ t
+    basis: Any = None  # to start from when columns have been added at the end
 
 
-def best_mixture(costs: Array, rows: Array, relaxation: Array, cap: float = CAP) -> Mixture:
+def best_mixture(costs: Array, rows: Array, relaxation: Array, cap: float = CAP, basis: Any = None) -> Mixture:
     """The cheapest mixture of the columns (costs (n,), rows (m, n)) within the relaxed limits, or least outside."""
     m, n = rows.shape
     if m == 0:
         j = int(costs.argmin())
         return Mixture(np.eye(n)[j], np.zeros(0), float(costs[j]), 0.0)
-    # Variables: weights, slacks s and excess t, with  rows·w + s − t = relaxation  and  Σ w = 1
-    matrix = np.block([[rows, np.eye(m), -np.eye(m)], [np.ones((1, n)), np.zeros((1, 2 * m))]])
-    cost = np.concatenate([costs, np.zeros(m), np.full(m, cap)])
+    # Variables: slacks s, excess t and weights w, with  s − t + rows·w = relaxation  and  Σ w = 1
+    matrix = np.zeros((m + 1, 2 * m + n))
+    matrix[:m, :m], matrix[:m, m : 2 * m], matrix[:m, 2 * m :], matrix[m, 2 * m :] = np.eye(m), -np.eye(m), rows, 1.0
+    cost = np.concatenate([np.zeros(m), np.full(m, cap), costs])
     right = np.append(relaxation, 1.0)
-    j = int((costs + cap * np.maximum(rows - relaxation[:, None], 0.0).sum(axis=0)).argmin())
-    basis = np.append(np.where(rows[:, j] <= relaxation, n, n + m) + np.arange(m), j)
-    answer = _simplex(cost, matrix, right, basis)
-    if answer is None:
-        answer = _highs(cost, matrix, right)
-    x, y = answer
-    weights = np.maximum(x[:n], 0.0)
+    if basis is None:
+        j = int((costs + cap * np.maximum(rows - relaxation[:, None], 0.0).sum(axis=0)).argmin())
+        basis = np.append(np.where(rows[:, j] <= relaxation, 0, m) + np.arange(m), 2 * m + j)
+    x, y, basis = _simplex(cost, matrix, right, basis) or _highs(cost, matrix, right)
+    weights = np.maximum(x[2 * m :], 0.0)
     weights /= weights.sum()
     excess = float(np.maximum(rows @ weights - relaxation, 0.0).sum())
-    return Mixture(weights, np.maximum(-y[:m], 0.0), float(cost @ x), excess)
+    return Mixture(weights, np.maximum(-y[:m], 0.0), float(cost @ x), excess, basis)
 
 
-def _simplex(cost: Array, matrix: Array, right: Array, basis: Any) -> tuple[Array, Array] | None:
-    """min cost·x, matrix·x = right, x ≥ 0 from a feasible basis: x and the dual y; None if rounding gets in the way."""
+def _simplex(cost: Array, matrix: Array, right: Array, basis: Any) -> tuple[Array, Array, Any] | None:
+    """min cost·x, matrix·x = right, x ≥ 0 from a feasible basis: x, the dual, the basis; None if rounding spoils it."""
     m, n = matrix.shape
+    basis = np.array(basis)
     degenerate = 0
     for _ in range(50 * (m + 10)):
         try:
@@ -73,7 +74,7 @@ def _simplex(cost: Array, matrix: Array, right: Array, basis: Any) -> tuple[Arra
         if not worth.any():
             x = np.zeros(n)
             x[basis] = x_basis
-            return (x, y) if x_basis.min() >= -1e-9 and np.abs(matrix @ x - right).max() <= 1e-9 else None
+            return (x, y, basis) if x_basis.min() >= -1e-9 and np.abs(matrix @ x - right).max() <= 1e-9 else None
         # Bland's rule after many steps without progress, or they might go round in circles
         enter = int(worth.argmax()) if degenerate > 5 * m else int(reduced.argmin())
         direction = inverse @ matrix[:, enter]
@@ -88,14 +89,14 @@ def _simplex(cost: Array, matrix: Array, right: Array, basis: Any) -> tuple[Arra
     return None
 
 
-def _highs(cost: Array, matrix: Array, right: Array) -> tuple[Array, Array]:
+def _highs(cost: Array, matrix: Array, right: Array) -> tuple[Array, Array, None]:
     from scipy.optimize import linprog
 
     tolerances = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
     answer = linprog(cost, A_eq=matrix, b_eq=right, bounds=(0.0, None), method="highs-ds", options=tolerances)
     if answer.status != 0:
         raise ArithmeticError(f"HiGHS did not solve a master problem: {answer.message}")
-    return answer.x, answer.eqlin.marginals
+    return answer.x, answer.eqlin.marginals, None
 
 
 def least_violation(rows: Array) -> tuple[float, Mixture]:

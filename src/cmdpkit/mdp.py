@@ -63,13 +63,18 @@ class Oracle:
         self.cmdp = cmdp
         self.stop = stop
         self.choice = choice
-        self.accuracy = np.broadcast_to(np.asarray(accuracy, dtype=float), (cmdp.num_constraints + 1,))
+        self.accuracy = np.zeros(cmdp.num_constraints + 1) + accuracy
         self.plan = Plan()
         self.system: PolicySystem | None = None  # of the last policy
         self.state_values: Array | None = None  # (S, m + 1) V_0..V_m of the last policy
 
-    def minimise(self, weights: Array, gap: float = 0.0) -> Minimum:
-        """Howard's policy iteration on L_w, until L_w(π) is within `gap` of the bound or no policy is better."""
+    def minimise(
+        self, weights: Array, gap: float = 0.0, rounds: int = MAX_ROUNDS, hopeless: float = -np.inf
+    ) -> Minimum:
+        """Howard's policy iteration on L_w, until L_w(π) is within `gap` of the bound or no policy is better.
+
+        It may end earlier, after `rounds` policies or when L_w(π) falls below `hopeless`: the minimum is less still.
+        """
         cmdp = self.cmdp
         cost = weights @ cmdp.costs
         if self.choice is None:
@@ -86,10 +91,11 @@ class Oracle:
             noise = 1e-14 * (float(np.abs(value).max()) + float(np.abs(cost).max()))
             backup = bellman(cmdp, cost, value, self.choice, noise)
             bound = max(bound, _bound(cmdp, weights, value, backup))
-            left = float(cmdp.initial @ value) - limits - bound
-            total = float(value.sum())
-            settled = not backup.moved or left <= gap or (loose == 0.0 and total >= least)
-            if self.stop() or evaluations >= MAX_ROUNDS or (settled and loose == 0.0):
+            now = float(cmdp.initial @ value) - limits
+            left, total = now - bound, float(value.sum())
+            enough = left <= gap or now < hopeless or evaluations >= rounds
+            settled = not backup.moved or enough or (loose == 0.0 and total >= least)
+            if self.stop() or evaluations > 2 * rounds or (settled and loose == 0.0):
                 break
             if settled:  # the policy stays: now find its values as exactly as is asked
                 loose = self._evaluate(weights, 0.0)
@@ -108,8 +114,9 @@ class Oracle:
         rows = np.arange(cmdp.states) * cmdp.actions + self.choice
         self.system = PolicySystem(cmdp, choice=self.choice, plan=self.plan)
         wanted = np.maximum(self.accuracy, rounding_floor(cmdp))
-        share = error / weights.size / np.maximum(weights, 1e-300)
-        accuracy = np.maximum(wanted, np.minimum(share, 1e-3 * cmdp.cost_sizes / (1.0 - cmdp.gamma)))
+        most = 1e-3 * cmdp.cost_sizes / (1.0 - cmdp.gamma)
+        share = error / weights.size / np.maximum(weights, 1e-30 + error * 1e-30)
+        accuracy = np.maximum(wanted, np.minimum(share, most))
         policy_cost = np.ascontiguousarray(cmdp.costs[:, rows].T)
         self.state_values = self.system.state_values(policy_cost, self.state_values, accuracy)
         return 0.0 if self.plan.method != "sweeps" or (accuracy <= wanted).all() else error

@@ -12,6 +12,9 @@ from cmdpkit.checks import Array
 
 Solve = Callable[[Array], Array]
 
+ONE_BY_ONE = 500
+"""Up to this many states right-hand sides are solved one by one: BLAS would start threads, ruinous on a busy machine."""
+
 RESTART, CYCLES = 40, 50
 """Length of a GMRES cycle, and how many are tried."""
 
@@ -26,6 +29,8 @@ def dense_lu(chain: Any, gamma: float) -> tuple[Solve, Solve]:
     factors, pivots, _ = lapack.dgetrf(system, overwrite_a=True)
 
     def solve(b: Array) -> Array:
+        if b.ndim == 2 and b.shape[1] and len(b) <= ONE_BY_ONE:
+            return np.stack([lapack.dgetrs(factors, pivots, column)[0] for column in b.T], axis=1)
         return np.asarray(lapack.dgetrs(factors, pivots, b)[0])
 
     def solve_transposed(b: Array) -> Array:

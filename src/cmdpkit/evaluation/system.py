@@ -45,7 +45,7 @@ DIRECT = {"dense": dense_lu, "sparse": sparse_lu, "krylov": krylov}
 
 @dataclass
 class Plan:
-    """How the chains of a model are solved in one run: "sweeps", "dense", "sparse" or "krylov"; None is not known yet."""
+    """How the chains of a model are solved in one run: "sweeps", "dense", "sparse", "krylov"; None: not known yet."""
 
     method: str | None = None
 
