@@ -55,7 +55,7 @@ DUAL_SHARE = 0.2
 PRIMAL_STEPS = 3
 """Blends at most before the oracle is asked all the same."""
 
-VISITS_ACCURACY = 1e-6
+VISITS_ACCURACY = 1e-4
 """State visits of a viewpoint, relative."""
 
 MARGIN = 0.1

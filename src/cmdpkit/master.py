@@ -61,7 +61,7 @@ def _simplex(cost: Array, matrix: Array, right: Array, basis: Any) -> tuple[Arra
     m, n = matrix.shape
     basis = np.array(basis)
     degenerate = 0
-    for _ in range(50 * (m + 10)):
+    for _ in range(50 + 10 * m):  # HiGHS copes with what is more degenerate than that
         try:
             inverse = np.linalg.inv(matrix[:, basis])
         except np.linalg.LinAlgError:
@@ -76,14 +76,14 @@ def _simplex(cost: Array, matrix: Array, right: Array, basis: Any) -> tuple[Arra
             x[basis] = x_basis
             return (x, y, basis) if x_basis.min() >= -1e-9 and np.abs(matrix @ x - right).max() <= 1e-9 else None
         # Bland's rule after many steps without progress, or they might go round in circles
-        enter = int(worth.argmax()) if degenerate > 5 * m else int(reduced.argmin())
+        enter = int(worth.argmax()) if degenerate > 2 * m else int(reduced.argmin())
         direction = inverse @ matrix[:, enter]
         usable = np.flatnonzero(direction > 1e-11)
         if not usable.size:
             return None
         ratios = np.maximum(x_basis[usable], 0.0) / direction[usable]
         ties = usable[ratios <= ratios.min() + 1e-14]
-        leave = int(ties[basis[ties].argmin()] if degenerate > 5 * m else ties[direction[ties].argmax()])
+        leave = int(ties[basis[ties].argmin()] if degenerate > 2 * m else ties[direction[ties].argmax()])
         degenerate = degenerate + 1 if ratios.min() <= 1e-14 else 0
         basis[leave] = enter
     return None

@@ -119,7 +119,7 @@ class Oracle:
         accuracy = np.maximum(wanted, np.minimum(share, most))
         policy_cost = np.ascontiguousarray(cmdp.costs[:, rows].T)
         self.state_values = self.system.state_values(policy_cost, self.state_values, accuracy)
-        return 0.0 if self.plan.method != "sweeps" or (accuracy <= wanted).all() else error
+        return 0.0 if self.plan.is_direct or (accuracy <= wanted).all() else error
 
 
 def macqueen_bound(cmdp: CMDP, weights: Array, value: Array) -> float:

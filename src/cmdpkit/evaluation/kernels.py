@@ -172,3 +172,65 @@ def flow(indptr, indices, data, visits, out):  # pragma: no cover
         while k < end:
             out[indices[k]] += data[k] * x
             k += ONE
+
+
+@njit(cache=True, nogil=True, fastmath=True)
+def gmres_cycle(indptr, indices, data, gamma, rest, steps, aim):  # pragma: no cover
+    """The x in the Krylov space of `steps` dimensions that makes |rest − (I − γ P) x|₂ smallest; `aim` is enough.
+
+    Arnoldi's method with modified Gram-Schmidt and Givens rotations, written out: threads of BLAS would wait for each
+    other in thousands of short products.
+    """
+    n = rest.size
+    basis = np.empty((steps + 1, n))
+    h = np.zeros((steps + 1, steps))
+    cosine, sine, g = np.zeros(steps), np.zeros(steps), np.zeros(steps + 1)
+    g[0] = np.sqrt(np.sum(rest * rest))
+    basis[0] = rest / g[0]
+    used = 0
+    for j in range(steps):
+        new, old = basis[j + 1], basis[j]
+        k = uint64(indptr[0])
+        for s in range(n):
+            ahead = 0.0
+            end = uint64(indptr[s + 1])
+            while k < end:
+                ahead += data[k] * old[indices[k]]
+                k += ONE
+            new[s] = old[s] - gamma * ahead
+        for i in range(j + 1):
+            dot = 0.0
+            for s in range(n):
+                dot += new[s] * basis[i, s]
+            h[i, j] = dot
+            for s in range(n):
+                new[s] -= dot * basis[i, s]
+        size = 0.0
+        for s in range(n):
+            size += new[s] * new[s]
+        size = np.sqrt(size)
+        for i in range(j):
+            h[i, j], h[i + 1, j] = (
+                cosine[i] * h[i, j] + sine[i] * h[i + 1, j],
+                cosine[i] * h[i + 1, j] - sine[i] * h[i, j],
+            )
+        length = np.sqrt(h[j, j] * h[j, j] + size * size)
+        used = j + 1
+        if length == 0.0:
+            used = j
+            break
+        cosine[j], sine[j] = h[j, j] / length, size / length
+        h[j, j] = length
+        g[j], g[j + 1] = cosine[j] * g[j], -sine[j] * g[j]
+        if abs(g[j + 1]) <= aim or size == 0.0:
+            break
+        for s in range(n):
+            new[s] /= size
+    x = np.zeros(n)
+    for i in range(used - 1, -1, -1):
+        for j in range(i + 1, used):
+            g[i] -= h[i, j] * g[j]
+        g[i] /= h[i, i]
+        for s in range(n):
+            x[s] += g[i] * basis[i, s]
+    return x

@@ -104,7 +104,8 @@ def sweep_occupancy(
         # The mass must balance, Σx = Σρ + γ Σ P_πᵀ x: scale x so that it does
         scale = initial.sum() / (visits.sum() - gamma * moved.sum())
         after = initial + (gamma * scale) * moved
-        error = float(np.abs(after - scale * visits).sum() * (1.0 - gamma) / accuracy)
+        # |x − x^π| ≤ |r| / (1 − γ) in the 1-norm, and the mass is 1 / (1 − γ)
+        error = float(np.abs(after - scale * visits).sum() / accuracy)
         visits = after
         if error <= 1.0 or watch.gives_up(error):
             return Swept(visits, error <= 1.0 or watch.at_rounding)

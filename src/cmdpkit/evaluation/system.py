@@ -4,8 +4,8 @@ The rule, for a sparse model of more than `DENSE_STATES` states (others: dense L
 
 1. Sweeps, if the chain mixes: thirty sweeps measure the contraction, and it must promise an end within `SWEEPS`.
 2. Sparse LU, if a narrow set of states cuts the chain in two (queues, grids): its factors stay sparse.
-3. Dense LU, up to `FILLING_STATES` states.
-4. GMRES with an incomplete LU. Where that fails too, sweeps to the bitter end.
+3. GMRES; where it is slow, with a dense LU (up to 2,000 states) or an incomplete one. Where that fails too, sweeps to
+   the bitter end.
 
 A `Plan` remembers what was found, so that the next policy of the same run starts with it.
 """
@@ -21,7 +21,7 @@ import scipy.sparse as sp
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import is_compiled
 from cmdpkit.evaluation.chain import chosen_chain, mixed_chain, separator_width
-from cmdpkit.evaluation.factors import Solve, dense_lu, krylov, sparse_lu
+from cmdpkit.evaluation.factors import Krylov, Solve, dense_lu, sparse_lu
 from cmdpkit.evaluation.sweeps import Swept, sweep_occupancy, sweep_values
 from cmdpkit.model import CMDP
 
@@ -37,17 +37,17 @@ BITTER_END = 10_000
 SEPARATOR = 1_500
 """A chain that so many states cut in two is factorised by a sparse LU, if they are also few of all states."""
 
-FILLING_STATES = 2_000
-"""Up to this many states a chain whose factors would fill up is factorised densely."""
-
-DIRECT = {"dense": dense_lu, "sparse": sparse_lu, "krylov": krylov}
-
 
 @dataclass
 class Plan:
     """How the chains of a model are solved in one run: "sweeps", "dense", "sparse", "krylov"; None: not known yet."""
 
     method: str | None = None
+
+    @property
+    def is_direct(self) -> bool:
+        """Factorisations solve to rounding, whatever accuracy is asked for."""
+        return self.method in ("dense", "sparse")
 
 
 class PolicySystem:
@@ -72,6 +72,7 @@ class PolicySystem:
             self.chain = chosen_chain(cmdp, choice)
         self.plan.method = self.plan.method or first_method(self.chain)
         self._factors: tuple[Solve, Solve] | None = None
+        self._krylov: Krylov | None = None
 
     def solve(self, b: Array) -> Array:
         """(I − γ P_π)⁻¹ b for b of shape (S,) or (S, n), as exactly as rounding allows."""
@@ -83,10 +84,11 @@ class PolicySystem:
             swept = self._sweep(policy_cost, guess, accuracy, SWEEPS)
             if self._keep_sweeping(swept.reached):
                 return swept.values.reshape(policy_cost.shape)
-        values = self._direct()[0](policy_cost)
-        if self.plan.method == "krylov":
-            values = self._sweep(policy_cost, values, accuracy, BITTER_END).values.reshape(policy_cost.shape)
-        return values
+        if self._decide() != "krylov":
+            return self._direct()[0](policy_cost)
+        residual = np.asarray(accuracy) * (1.0 - self.cmdp.gamma)  # |V − V^π| ≤ max|r| / (1 − γ)
+        values = self._by_krylov().solve(policy_cost, guess, residual)
+        return self._sweep(policy_cost, values, accuracy, BITTER_END).values.reshape(policy_cost.shape)
 
     def _sweep(self, policy_cost: Array, guess: Array | None, accuracy: Array | float, most: float) -> Swept:
         gamma = self.cmdp.gamma
@@ -108,6 +110,8 @@ class PolicySystem:
             swept = sweep_occupancy(self.chain, self.cmdp.gamma, initial, guess, least, SWEEPS, self._compiled)
             if self._keep_sweeping(swept.reached):
                 return swept.values
+        if self._decide() == "krylov":
+            return self._by_krylov().solve_transposed(self.cmdp.initial)
         return self._direct()[1](self.cmdp.initial)
 
     @property
@@ -122,26 +126,28 @@ class PolicySystem:
         self.plan.method = "sweeps" if reached else None
         return reached
 
+    def _decide(self) -> str:
+        """The method for a chain that is not swept."""
+        if self.plan.method is None:
+            width = separator_width(self.chain)
+            self.plan.method = "sparse" if width <= min(SEPARATOR, self.cmdp.states / 8) else "krylov"
+        return self.plan.method
+
     def _direct(self) -> tuple[Solve, Solve]:
         if self._factors is None:
-            if self.plan.method not in DIRECT:
-                self.plan.method = direct_method(self.chain)
-            self._factors = DIRECT[self.plan.method](self.chain, self.cmdp.gamma)
+            factorise = sparse_lu if self.plan.method == "sparse" else dense_lu
+            self._factors = factorise(self.chain, self.cmdp.gamma)
         return self._factors
+
+    def _by_krylov(self) -> Krylov:
+        if self._krylov is None:
+            self._krylov = Krylov(self.chain, self.cmdp.gamma)
+        return self._krylov
 
 
 def first_method(chain: Any) -> str | None:
     """Dense LU for what is dense or small; the rest is found out by sweeping."""
     return "dense" if not sp.issparse(chain) or chain.shape[0] <= DENSE_STATES else None
-
-
-def direct_method(chain: Any) -> str:
-    """The factorisation that suits a chain on which sweeps crawl."""
-    states = chain.shape[0]
-    width = separator_width(chain)
-    if width <= min(SEPARATOR, states / 8):
-        return "sparse"
-    return "dense" if states <= FILLING_STATES else "krylov"
 
 
 def rounding_floor(cmdp: CMDP) -> Array:
