@@ -16,8 +16,11 @@ Solve = Callable[[Array], Array]
 ONE_BY_ONE = 500
 """Up to this many states right-hand sides are solved one by one: BLAS would start threads, ruinous when they wait."""
 
-RESTART, CYCLES, SLOW = 30, 50, 0.1
-"""Length of a GMRES cycle, how many are tried, and how much of the residual may be left after one of them."""
+RESTART, CYCLES = 30, 50
+"""Length of a GMRES cycle, and how many are tried."""
+
+SLOW, SLOW_CYCLES = 0.5, 3
+"""So many cycles that leave more than this part of the residual mean that GMRES needs a preconditioner."""
 
 FILLING_STATES = 2_000
 """Up to this many states a chain whose factors would fill up is factorised densely."""
@@ -89,6 +92,7 @@ class Krylov:
     def _solve_one(self, b: Array, guess: Array | None, allowed: float, transposed: bool) -> Array:
         chain = self._chain(transposed)
         x = np.zeros_like(b) if guess is None else guess
+        slow = 0
         for _ in range(CYCLES):
             rest = b - x + self.gamma * (chain @ x)
             size = float(np.abs(rest).max())
@@ -99,9 +103,10 @@ class Krylov:
             left = float(np.abs(rest - step + self.gamma * (chain @ step)).max())
             if left < size:
                 x = x + step
-            if left > max(SLOW * size, 100.0 * rounding) and self._nearly is None:
+            slow += left > max(SLOW * size, 100.0 * rounding)
+            if slow >= SLOW_CYCLES and self._nearly is None:
                 self._nearly = dense_lu(self.chain, self.gamma) if b.size <= FILLING_STATES else self._incomplete_lu()
-            elif left > 0.9 * size:
+            elif left > 0.99 * size and (self._nearly is not None or left <= 100.0 * rounding):
                 break
         return np.asarray(x)
 
