@@ -37,7 +37,7 @@ lint: $(STAMP)  ## ruff and mypy --strict
 bench: $(STAMP)  ## speed, as ratios against named peers in the same run
 	$(BIN)/python benchmarks/sampling.py
 	$(BIN)/python benchmarks/acrobot.py
-	$(BIN)/python benchmarks/acrobot.py
+	$(BIN)/python benchmarks/scale.py
 
 figures: $(STAMP)  ## draw the figures of the documents again, and docs/results.md
 	$(BIN)/python -m cmdpkit.experiments.demo docs/demo.png

@@ -75,11 +75,18 @@ def main() -> None:
         exact_methods.NEIGHBOURHOOD = steps
         print(f"| {steps} | {oracle_calls(table, 'auto')} |")
     exact_methods.NEIGHBOURHOOD = 20
-    print("\n| columns alone, weight of the best multipliers | oracle calls, mean | 90 % | most |\n|---|---|---|---|")
-    for weight in (0.0, 0.3, 0.5, 0.7):
-        columns.IN_OUT = weight
-        print(f"| {weight} | {oracle_calls(table, 'columns')} |")
-    columns.IN_OUT = 0.5
+    print("\n| columns alone | oracle calls, mean | 90 % | most |\n|---|---|---|---|")
+    for name, patience in (("cutting planes only", 0), ("with Newton steps", 2)):
+        columns.PATIENCE = patience
+        print(f"| {name} | {oracle_calls(table, 'columns')} |")
+    print("\n| random sparse models, S = 1,000 | cutting planes only | with Newton steps |\n|---|---|---|")
+    for m in (1, 3, 8, 20):
+        large = [ck.problems.garnet(1_000, 10, 5, m, 0.99, seed) for seed in (11, 12, 13)]
+        calls = []
+        for patience in (0, 2):
+            columns.PATIENCE = patience
+            calls.append(f"{np.mean([ck.solve(cmdp, max_iterations=200).iterations for cmdp in large]):.0f}")
+        print(f"| m = {m} | {' | '.join(calls)} |")
     optima = [cmdp.sense * ck.solve(cmdp, tol=1e-9).objective for cmdp in table]
     print(f"\n| PMD-PD, last iterate to 1e-6 | fails within {STEPS:,} steps | median | mean |\n|---|---|---|---|")
     for step in (5.0, 20.0, 100.0):

@@ -21,6 +21,11 @@ from cmdpkit.evaluation import PolicySystem, system
 ROUNDING = 1e-12
 
 
+def sparse_models_by(method):
+    """Sparse models, however small, are solved by `method`: "dense", "sparse", "krylov" or "sweeps"."""
+    return mock.patch.object(system, "first_method", lambda chain: method if sp.issparse(chain) else "dense")
+
+
 # -- random models, with the data that they were made of --------------------------------------------------------------
 
 
@@ -128,7 +133,7 @@ def test_values_are_the_power_series(case):
 @pytest.mark.parametrize("sparse", [False, True])
 def test_values_at_gamma_close_to_one_are_those_of_exact_arithmetic(seed, sparse):
     case = Case(states=4, actions=2, m=2, gamma=0.9999, density=0.5, seed=seed)
-    with mock.patch.object(system, "FILLING_STATES", 0):
+    with sparse_models_by("sparse"):
         evaluation = ck.evaluate(case.cmdp(sparse), case.pi)
     expected = exact_values(case)
     # The condition number is 2/(1 − γ) = 2e4: eps of it, times the few operations of four states.
@@ -173,7 +178,7 @@ def test_dense_and_sparse_agree(case):
     dense = ck.evaluate(case.cmdp(), case.pi)
     small = ck.evaluate(case.cmdp(sparse=True), case.pi)  # a sparse model, dense LU
     with (
-        mock.patch.object(system, "FILLING_STATES", 0),
+        sparse_models_by("sparse"),
         mock.patch.object(scipy.sparse.linalg, "splu", wraps=scipy.sparse.linalg.splu) as splu,
     ):
         sparse = ck.evaluate(case.cmdp(sparse=True), case.pi)
@@ -217,7 +222,7 @@ def test_the_short_cut_for_deterministic_policies_agrees(case, path):
     choice = case.pi.argmax(axis=1)
     cmdp = case.cmdp(sparse=path != "dense")
     states = np.arange(cmdp.states)
-    with mock.patch.object(system, "FILLING_STATES", 0 if path.endswith("sparse LU") else 4_000):
+    with sparse_models_by("sparse" if path.endswith("sparse LU") else "dense"):
         gathered = PolicySystem(cmdp, choice=choice)
         mixed = PolicySystem(cmdp, ck.TabularPolicy.deterministic(choice, cmdp.actions).probabilities)
     cost = case.tables[0][states, choice]
@@ -255,7 +260,7 @@ HAND_POLICY = np.array([[0.75, 0.25], [0.5, 0.5]])
 @pytest.mark.parametrize("sense", ["reward", "cost"])
 def test_two_states_by_hand(sense, path, monkeypatch):
     if path == "sparse, sparse LU":
-        monkeypatch.setattr(system, "FILLING_STATES", 0)
+        monkeypatch.setattr(system, "first_method", lambda chain: "sparse")
     transitions = STAY_OR_SWAP if path == "dense" else sp.csr_array(STAY_OR_SWAP.reshape(4, 2))
     limits = [
         ck.AtMost(SWAPS, 2.0, name="swaps"),
@@ -307,7 +312,7 @@ def test_zero_is_not_minus_zero(sense, zero):
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_gamma_zero_sees_only_the_first_step(sparse, monkeypatch):
-    monkeypatch.setattr(system, "FILLING_STATES", 0)
+    monkeypatch.setattr(system, "first_method", lambda chain: "sparse" if sp.issparse(chain) else "dense")
     case = Case(states=4, actions=3, m=2, gamma=0.0, density=0.5, seed=3)
     evaluation = ck.evaluate(case.cmdp(sparse), case.pi)
     np.testing.assert_array_equal(evaluation.action_values, case.tables)
@@ -318,7 +323,7 @@ def test_gamma_zero_sees_only_the_first_step(sparse, monkeypatch):
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("gamma", [0.0, 0.9, 0.9999])
 def test_one_state_is_a_geometric_series(gamma, sparse, monkeypatch):
-    monkeypatch.setattr(system, "FILLING_STATES", 0)
+    monkeypatch.setattr(system, "first_method", lambda chain: "sparse" if sp.issparse(chain) else "dense")
     transitions = sp.csr_array(np.ones((2, 1))) if sparse else np.ones((1, 2, 1))
     limits = [ck.AtLeast([[1.0, 5.0]], 0.0), ck.AtLeast([[1.0, 5.0]], 0.0, per_step=True)]
     cmdp = ck.CMDP(transitions, reward=[[0.0, 4.0]], constraints=limits, gamma=gamma)
@@ -335,7 +340,7 @@ def test_one_state_is_a_geometric_series(gamma, sparse, monkeypatch):
 @pytest.mark.parametrize("sparse", [False, True])
 def test_one_action_is_a_chain_without_choice(sparse, monkeypatch):
     # A ring of three states: 0 → 1 → 2 → 0, reward 1 in state 0: V(0) = 1/(1 − γ³), V(1) = γ² V(0), V(2) = γ V(0).
-    monkeypatch.setattr(system, "FILLING_STATES", 0)
+    monkeypatch.setattr(system, "first_method", lambda chain: "sparse" if sp.issparse(chain) else "dense")
     ring = np.roll(np.eye(3), 1, axis=1)
     transitions = sp.csr_array(ring) if sparse else ring[:, None, :]
     cmdp = ck.CMDP(transitions, reward=[[1.0], [0.0], [0.0]], gamma=0.5, initial=0)
@@ -350,7 +355,7 @@ def test_one_action_is_a_chain_without_choice(sparse, monkeypatch):
 @pytest.mark.parametrize("gamma", [0.9, 0.9999])
 def test_absorbing_and_unreachable_states(gamma, sparse, monkeypatch):
     # State 0 leaves for the absorbing state 1 with probability 1/2 a step; nothing leads to state 2, which leads to 0.
-    monkeypatch.setattr(system, "FILLING_STATES", 0)
+    monkeypatch.setattr(system, "first_method", lambda chain: "sparse" if sp.issparse(chain) else "dense")
     p = np.array([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
     transitions = sp.csr_array(p) if sparse else p[:, None, :]
     cmdp = ck.CMDP(transitions, cost=[[1.0], [3.0], [100.0]], gamma=gamma, initial=0)

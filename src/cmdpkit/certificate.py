@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from cmdpkit.checks import Array, check_multipliers
+from cmdpkit.checks import Array, check_multipliers, longest_row
 from cmdpkit.columns import ColumnSearch
 from cmdpkit.evaluation.evaluate import stationary_policy
-from cmdpkit.evaluation.system import PolicySystem, look_ahead
-from cmdpkit.mdp import longest_row, minimise
+from cmdpkit.evaluation.system import PolicySystem
+from cmdpkit.mdp import minimise
 from cmdpkit.model import CMDP, check_model
 from cmdpkit.policy import MixturePolicy, TabularPolicy, as_policy
 
@@ -132,13 +132,15 @@ def values_with_errors(cmdp: CMDP, policy: TabularPolicy) -> tuple[Array, Array]
     """V_0..V_m of the policy, and a bound on the numerical error of each, from the residual of the linear system."""
     pi = policy.probabilities
     tables = cmdp.costs.reshape(-1, cmdp.states, cmdp.actions)
-    value = PolicySystem(cmdp, pi).state_values(np.einsum("isa,sa->si", tables, pi))
+    system = PolicySystem(cmdp, pi)
+    policy_cost = np.einsum("isa,sa->si", tables, pi)
+    value = system.state_values(policy_cost)
     # r = c_π + γ P_π V − V, so that |V − V^π| ≤ max|r| / (1 − γ), with the rounding of r itself on top
-    q = tables + look_ahead(cmdp, value).T.reshape(tables.shape)
-    residual = np.abs(np.einsum("isa,sa->si", q, pi) - value).max(axis=0)
+    residual = np.abs(policy_cost + cmdp.gamma * (system.chain @ value) - value).max(axis=0)
     eps = np.finfo(float).eps
-    magnitude = np.abs(cmdp.costs).max(axis=1) + np.abs(value).max(axis=0)
-    rounding = (longest_row(cmdp) + cmdp.actions + 4) * eps * magnitude
+    # A sum over the successors in a row of P_π, each of them and the cost a sum over actions
+    terms = longest_row(system.chain) + 2 * cmdp.actions + 6
+    rounding = terms * eps * (cmdp.cost_sizes + np.abs(value).max(axis=0))
     errors = (residual + rounding) / (1.0 - cmdp.gamma * cmdp.row_sums[1])
     errors += (cmdp.states + 4) * eps * np.abs(value).max(axis=0)
     values = cmdp.initial @ value

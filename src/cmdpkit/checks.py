@@ -84,7 +84,7 @@ def check_transitions(transitions: Any) -> tuple[Any, int, int]:
             )
         if transitions.dtype.kind not in "fiub":
             raise TypeError(f"transitions must hold real numbers, not dtype {transitions.dtype}")
-        matrix = sp.csr_array(transitions, dtype=np.float64, copy=True)
+        matrix = _with_short_indices(sp.csr_array(transitions, dtype=np.float64, copy=True))
         matrix.sum_duplicates()
         for part in (matrix.data, matrix.indices, matrix.indptr):
             part.flags.writeable = False
@@ -97,6 +97,18 @@ def check_transitions(transitions: Any) -> tuple[Any, int, int]:
         )
     states, actions, _ = array.shape
     return freeze(array.reshape(states * actions, states)), states, actions
+
+
+def _with_short_indices(matrix: Any) -> Any:
+    """Indices of 32 bits where they fit: sweeps over the model are bound by memory."""
+    if max(matrix.nnz, *matrix.shape) <= np.iinfo(np.int32).max:
+        matrix.indices, matrix.indptr = (part.astype(np.int32, copy=False) for part in (matrix.indices, matrix.indptr))
+    return matrix
+
+
+def longest_row(matrix: Any) -> int:
+    """The largest number of entries in a row: how many terms a sum over successors has."""
+    return int(np.diff(matrix.indptr).max()) if sp.issparse(matrix) else int(matrix.shape[1])
 
 
 def check_rows(transitions: Any, actions: int, gamma: float) -> tuple[float, float]:

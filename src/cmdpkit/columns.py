@@ -1,40 +1,74 @@
 """The exact finish: policies as columns of a small LP, priced by exact MDP solves.
 
 Occupancies of finitely many policies can be mixed, and the mixture is again a stationary policy. So the best mixture of
-the policies found so far is an LP with one column a policy and m + 1 rows (the master):
+the policies found so far is an LP with one column a policy and m + 1 rows (the master, master.py):
 
     minimise Σ_j w_j V_0(π_j)  subject to  Σ_j w_j V_i(π_j) ≤ 0 (i = 1..m),  Σ_j w_j = 1,  w ≥ 0.
 
 Its dual prices λ ask an oracle, the unconstrained MDP min_π L(π, λ) (mdp.py), for a policy that would improve the
 mixture. The oracle also bounds the optimum from below: G(λ) ≤ V*. The two meet after finitely many steps, because
-there are finitely many deterministic policies. While the columns found so far cannot meet the limits, the same is
-done for the largest violation; its prices y become a Farkas proof when no policy meets the limits:
-y ≥ 0 and min_π Σ y_i V_i(π) > 0.
+there are finitely many deterministic policies. Most steps ask elsewhere: where G has its maximum as far as the last
+policy can see (local.py), which is Newton's method and needs few steps whatever m; the master's own prices are asked
+when that makes no progress.
+
+While the columns found so far cannot meet the limits, the same is done for the largest violation; its prices y become a
+Farkas proof when no policy meets the limits: y ≥ 0 and min_π Σ y_i V_i(π) > 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.system import PolicySystem
-from cmdpkit.mdp import Minimum, Stop, minimise, never
+from cmdpkit.local import Blend, LocalDual, Outlook, Viewpoint, outlook
+from cmdpkit.master import Mixture, best_mixture, least_violation
+from cmdpkit.mdp import Minimum, Oracle, Stop, never
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 
+PATIENCE = 2
+"""So many Newton steps in a row without progress end them."""
+
 IN_OUT = 0.5
-"""The oracle is asked between the best multipliers so far and the master's: fewer, deeper cuts (measured)."""
+"""Where Newton's step fails, the oracle is asked between the best multipliers so far and the master's (measured)."""
 
+FIRST_CAP = 0.5
+"""Newton's first step keeps λ_i below this, in units of span(c_0)/span(c_i); later ones below twice the last λ."""
 
-class Mixture(NamedTuple):
-    """Weights on the columns, and the prices of the limits that support them."""
+FIRST_GAP = 0.01
+"""The first question is answered to this part of what the objective can vary."""
 
-    weights: Array
-    prices: Array
+ROUNDS = 6
+"""Policies that a Newton step tries at most: where that is not enough, the multipliers were bad ones."""
+
+INEXACT = 0.02
+"""An oracle need not know its minimum better than to this part of the distance between the bounds."""
+
+DUAL_SHARE = 0.2
+"""The oracle is asked when the bound promises to gain this part of what is left; else another blend is better."""
+
+PRIMAL_STEPS = 3
+"""Blends at most before the oracle is asked all the same."""
+
+VISITS_ACCURACY = 1e-4
+"""State visits of a viewpoint, relative."""
+
+MARGIN = 0.1
+"""Blends keep this part of what the last prediction missed away from the limits, so that some of them meet all."""
+
+COLUMN_ACCURACY = 3e-3
+"""Values of a column are found to this part of `tol`."""
+
+FAR = 1e6
+"""A violation counts so many times its scaled size: meeting the limits at all is progress."""
+
+PROGRESS = 0.7
+"""A Newton step that leaves more than this part of the distance between the bounds is no progress."""
 
 
 @dataclass
@@ -44,7 +78,7 @@ class ColumnSearch:
     cmdp: CMDP
     tol: float = 0.0  # relative violation that is allowed where the limits touch what is possible
     stop: Stop = never
-    columns: list[Any] = field(default_factory=list)  # (S,) choices or (S, A) probabilities
+    columns: list[Any] = field(default_factory=list)  # (S,) choices, blends of them, or (S, A) probabilities
     values: list[Array] = field(default_factory=list)  # V_0..V_m of each
     multipliers: Array = field(init=False)  # the best found: largest G(λ)
     bound: float = -np.inf  # G(multipliers)
@@ -61,78 +95,154 @@ class ColumnSearch:
         self.multipliers = np.zeros(cmdp.num_constraints)
         self.relaxation = np.zeros(cmdp.num_constraints)
         # Rows of the master are scaled by what a policy can change in them at most.
-        magnitude = np.abs(cmdp.costs).max(axis=1) / (1.0 - cmdp.gamma)
+        magnitude = cmdp.cost_sizes / (1.0 - cmdp.gamma)
         spans = cmdp.spans / (1.0 - cmdp.gamma)
         scales = np.where(spans > 1e-12 * magnitude, spans, magnitude)
         self.scales: Array = np.where(scales > 0.0, scales, 1.0)
-        self._choice: Any = None
+        self._units = self.scales[0] / self.scales[1:]  # of the multipliers
+        self._oracle = Oracle(cmdp, self.stop, accuracy=COLUMN_ACCURACY * self.tol * cmdp.fine_scales)
+        self._visits: Array | None = None
+        self._excess = np.inf  # by which the columns miss the limits at least, scaled
 
     # -- columns ------------------------------------------------------------------------------------------------
 
     def add(self, policy: Any, values: Array) -> bool:
-        """Take a policy as a column, unless one with the same values is there."""
+        """Take a policy as a column, unless it is there, or one with the same values."""
         tolerance = 1e-13 * self.scales
         if any((np.abs(values - other) <= tolerance).all() for other in self.values):
             return False
+        if isinstance(policy, np.ndarray) and policy.ndim == 1:
+            policy = policy.astype(np.min_scalar_type(self.cmdp.actions))
+            if any(isinstance(c, np.ndarray) and np.array_equal(c, policy) for c in self.columns):
+                return False
         self.columns.append(policy)
         self.values.append(values)
         return True
 
-    def _ask(self, weights: Array) -> Minimum:
+    def _ask(self, weights: Array, **limits: Any) -> Minimum:
         """The oracle: min_π w·V(π), warm-started from its last answer."""
-        answer = minimise(self.cmdp, weights, self._choice, self.stop)
-        self._choice = answer.choice
         self.oracle_calls += 1
-        return answer
+        if np.isfinite(self.bound):  # the gap is relative to the objective, and now its size is known
+            size = max(float(self.cmdp.fine_scales[0]), min(abs(self.upper), abs(self.bound)))
+            self._oracle.accuracy[0] = COLUMN_ACCURACY * self.tol * size
+        return self._oracle.minimise(weights, **limits)
 
-    def ask_bound(self, multipliers: Array) -> bool:
-        """Query G(λ); keep the bound and the column. True when the column is new."""
-        answer = self._ask(np.concatenate([[1.0], multipliers]))
+    def ask_bound(self, multipliers: Array, **limits: Any) -> bool:
+        """Query G(λ) within the limits of `Oracle.minimise`; keep bound and column. True when the column is new."""
+        answer = self._ask(np.concatenate([[1.0], multipliers]), **limits)
         if answer.bound > self.bound:
             self.bound, self.multipliers = answer.bound, multipliers
         return self.add(answer.choice, answer.values)
 
-    # -- the two phases -----------------------------------------------------------------------------------------
+    # -- the search ---------------------------------------------------------------------------------------------
 
     def steps(self, start: Array | None = None) -> Iterator[ColumnSearch]:
         """Improve until nothing can be improved, yielding after every oracle call.
 
         `stuck` says that the answer is as good as it gets; whoever still goes on is given relaxed limits.
         """
-        self.ask_bound(self.multipliers if start is None else start)
-        feasible = self._price()
+        first = FIRST_GAP * float(self.scales[0]) if self.cmdp.num_constraints else 0.0
+        self.ask_bound(self.multipliers if start is None else start, gap=first)
+        self._price()
         self.stuck = not self.cmdp.num_constraints
         yield self
-        if self.stuck:
-            return
-        if not feasible:
-            yield from self._seek_feasible()
-            # The master may miss by its own tolerance what the game has just shown; then there is no answer to give.
-            self.stuck = self.farkas is None and not self._price()
-            yield self
-            if self.farkas is not None or (self.stuck and not self._relax()):
-                return
-        while True:
-            assert self.mixture is not None
-            prices = self.mixture.prices
-            between = IN_OUT * self.multipliers + (1.0 - IN_OUT) * prices
-            fresh = self.ask_bound(between)
-            if not fresh:  # the cut was already known there: ask at the master's own prices
+        while not self.stuck or self._relax():
+            yield from self._newton()
+            if self.mixture is None:
+                yield from self._seek_feasible()
+                # The master may miss by its own tolerance what the game has just shown; then there is no answer.
+                self.stuck = self.farkas is None and not self._price()
                 yield self
-                fresh = self.ask_bound(prices)
-            if fresh:
+                if self.farkas is not None:
+                    return
+            if not self.stuck and not self._settled():
+                yield from self._kelley()
+
+    def _newton(self) -> Iterator[ColumnSearch]:
+        """Ask where G is largest as far as one sees, for as long as that brings the bounds together."""
+        asked, idle, margin = self.multipliers, 0, 0.0
+        view = self._oracle_view()
+        while not self.stuck and idle < PATIENCE:
+            before, known = self._distance(), len(self.columns)
+            for _ in range(PRIMAL_STEPS):
+                ahead = self._outlook(view, asked / self._units, margin)
+                view = self._evaluate(ahead.blend)
+                margin = MARGIN * float(np.abs(view.values / self.scales - ahead.predicted)[1:].max())
                 self._price()
-            self.stuck = not fresh or self.upper - self.bound <= 1e-13 * self.scales[0]
-            if not fresh and self.upper - self.bound > 1e-9 * self.scales[0]:
-                # The bounds have not met: where all limits are slack, rounding may have hidden that λ = 0 is best.
-                self.ask_bound(np.zeros_like(prices))
+                # What the bound can still gain by asking, as far as one sees
+                gain = ahead.value * float(self.scales[0]) - self.bound
+                if self.mixture is None or gain > DUAL_SHARE * (self.upper - self.bound) or self.stop():
+                    break
+            asked = ahead.prices * self._units
+            left = min(self.upper - self.bound, gain)
+            self.ask_bound(asked, gap=INEXACT * max(left, 0.0), rounds=ROUNDS, hopeless=self.bound)
+            self._price()
+            self.stuck = self.mixture is not None and self._settled()
             yield self
-            if self.stuck and not self._relax():
+            idle = idle + 1 if self._distance() > PROGRESS * before else 0
+            if self.stop() or len(self.columns) == known:
                 return
+
+    def _kelley(self) -> Iterator[ColumnSearch]:
+        """Ask between the best multipliers and the master's, and if that tells nothing new, at the master's own."""
+        assert self.mixture is not None
+        prices = self.mixture.prices
+        fresh = self.ask_bound(IN_OUT * self.multipliers + (1.0 - IN_OUT) * prices)
+        if not fresh:
+            yield self
+            fresh = self.ask_bound(prices)
+        if fresh:
+            self._price()
+        self.stuck = not fresh or self._settled()
+        if not fresh and self.upper - self.bound > 1e-9 * self.scales[0]:
+            # The bounds have not met: where all limits are slack, rounding may have hidden that λ = 0 is best.
+            self.ask_bound(np.zeros_like(prices))
+        yield self
+
+    def _settled(self) -> bool:
+        return bool(self.upper - self.bound <= 1e-13 * self.scales[0])
+
+    def _distance(self) -> float:
+        """How far the search has to go, scaled: between the bounds, or (farther) to a mixture within the limits."""
+        if self.mixture is not None:
+            return (self.upper - self.bound) / float(self.scales[0])
+        return FAR * self._excess
+
+    def _oracle_view(self) -> Viewpoint:
+        """The oracle's last policy as a place to look around from."""
+        assert self._oracle.system is not None
+        assert self._oracle.state_values is not None
+        policy = Blend([self._oracle.choice], np.ones(1))
+        return self._viewpoint(policy, self._oracle.system, self._oracle.state_values)
+
+    def _viewpoint(self, policy: Blend, system: PolicySystem, state_values: Array) -> Viewpoint:
+        self._visits = system.state_occupancy(self._visits, accuracy=VISITS_ACCURACY)
+        values = self.cmdp.initial @ state_values
+        values[1:] -= self.cmdp.offsets
+        return Viewpoint(policy, state_values, self._visits, values)
+
+    def _evaluate(self, blend: Blend) -> Viewpoint:
+        """Take a randomised policy as a column."""
+        cmdp = self.cmdp
+        pi = blend.probabilities(cmdp.actions)
+        costs = np.einsum("isa,sa->si", cmdp.costs.reshape(-1, *pi.shape), pi)
+        system = PolicySystem(cmdp, pi, plan=self._oracle.plan)
+        view = self._viewpoint(
+            blend, system, system.state_values(costs, self._oracle.state_values, self._oracle.accuracy)
+        )
+        self.add(blend, view.values)
+        return view
+
+    def _outlook(self, view: Viewpoint, start: Array, margin: float) -> Outlook:
+        local = LocalDual(self.cmdp, view, self.scales)
+        cuts = np.array(self.values) / self.scales
+        cap = max(FIRST_CAP, 2.0 * float(start.max()))
+        bound, upper = self.bound / self.scales[0], self.upper / self.scales[0]
+        return outlook(local, cuts, start, bound, upper, cap, margin)
 
     def _relax(self) -> bool:
         """Limits that are met only up to rounding may hide the answer: allow half of `tol` in each, once."""
-        if self.tol == 0.0 or self.relaxation.any():
+        if self.tol == 0.0 or self.relaxation.any() or not self.cmdp.num_constraints:
             return False
         self.relaxation = 0.5 * self.tol * self.cmdp.fine_scales[1:] / self.scales[1:]
         self.stuck = not self._price()
@@ -141,17 +251,18 @@ class ColumnSearch:
     def _price(self) -> bool:
         """Solve the master; False when the columns found so far cannot meet the limits."""
         table = np.array(self.values).T / self.scales[:, None]
-        mixture = _solve_master(table[0], table[1:], self.relaxation)
-        if mixture is None:
+        mixture = best_mixture(table[0], table[1:], self.relaxation)
+        self._excess = mixture.excess
+        if mixture.excess > 1e-12:
             return False
-        self.mixture = Mixture(mixture.weights, mixture.prices * self.scales[0] / self.scales[1:])
+        self.mixture = mixture._replace(prices=mixture.prices * self._units)
         self.upper = float(np.array(self.values)[:, 0] @ mixture.weights)
         return True
 
     def _seek_feasible(self) -> Iterator[ColumnSearch]:
         """Minimise the largest scaled violation until the limits are met, or proved impossible to meet."""
         while True:
-            worst, game = _least_violation(self._scaled_rows())
+            worst, game = least_violation(self._scaled_rows())
             if worst <= 0.0:
                 return
             y = game.prices / self.scales[1:]
@@ -185,59 +296,21 @@ class ColumnSearch:
 
         While no mixture meets the limits, the mixture that misses them least; before any column, the uniform policy.
         """
-        if not self.columns:
-            return TabularPolicy.uniform(self.cmdp.states, self.cmdp.actions)
-        weights = (self.mixture or _least_violation(self._scaled_rows())[1]).weights
         states, actions = self.cmdp.states, self.cmdp.actions
-        fallback = np.full((states, actions), 1.0 / actions) if self._choice is None else np.eye(actions)[self._choice]
+        if not self.columns:
+            return TabularPolicy.uniform(states, actions)
+        weights = (self.mixture or least_violation(self._scaled_rows())[1]).weights
+        choice = self._oracle.choice
+        fallback = np.full((states, actions), 1.0 / actions) if choice is None else np.eye(actions)[choice]
         occupancy = np.zeros((states, actions))
         for j in np.flatnonzero(weights > 0.0):
-            column = self.columns[j]
-            pi = np.eye(actions)[column] if column.ndim == 1 else column
-            visits = PolicySystem(self.cmdp, pi).state_occupancy()
+            pi = self._probabilities(self.columns[j])
+            system = PolicySystem(self.cmdp, pi, plan=self._oracle.plan)
+            visits = system.state_occupancy(accuracy=COLUMN_ACCURACY * self.tol)
             occupancy += weights[j] * visits[:, None] * pi
         return TabularPolicy.from_occupancy(occupancy, fallback)
 
-
-def _solve_master(objective: Array, rows: Array, relaxation: Array) -> Mixture | None:
-    """The best mixture of the columns, or None when no mixture meets the limits."""
-    m, n = rows.shape
-    if m == 0:
-        return Mixture(np.eye(n)[objective.argmin()], np.zeros(0))
-    answer = _linprog(objective, rows, relaxation, np.ones(n), (0.0, None))
-    return None if answer is None else Mixture(*answer)
-
-
-def _least_violation(rows: Array) -> tuple[float, Mixture]:
-    """The matrix game min_w max_i Σ_j w_j rows_ij: its value, the weights w, and as prices the mix y of the rows."""
-    m, n = rows.shape
-    # minimise t subject to rows·w − t ≤ 0; t is the last variable, and free
-    bounds = [(0.0, None)] * n + [(None, None)]
-    extended = np.hstack([rows, -np.ones((m, 1))])
-    answer = _linprog(np.append(np.zeros(n), 1.0), extended, np.zeros(m), np.append(np.ones(n), 0.0), bounds)
-    if answer is None or answer[1].sum() == 0.0:  # a game always has a value; only the LP solver can fail
-        j = int(rows.max(axis=0).argmin())
-        return float(rows[:, j].max()), Mixture(np.eye(n)[j], np.eye(m)[rows[:, j].argmax()])
-    weights, y = answer
-    return float((rows @ weights[:n]).max()), Mixture(weights[:n], y / y.sum())
-
-
-def _linprog(cost: Array, rows: Array, limits: Array, simplex: Array, bounds: Any) -> tuple[Array, Array] | None:
-    """min cost·x subject to rows·x ≤ limits, simplex·x = 1: x and the prices of the rows; None when infeasible."""
-    from scipy.optimize import linprog
-
-    answer = linprog(
-        cost,
-        A_ub=rows,
-        b_ub=limits,
-        A_eq=simplex[None, :],
-        b_eq=[1.0],
-        bounds=bounds,
-        method="highs-ds",
-        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
-    )
-    if answer.status != 0:
-        return None
-    x = np.where(simplex > 0.0, np.maximum(answer.x, 0.0), answer.x)
-    x /= np.where(simplex > 0.0, x @ simplex, 1.0)
-    return x, np.maximum(-answer.ineqlin.marginals, 0.0)
+    def _probabilities(self, column: Any) -> Array:
+        if isinstance(column, Blend):
+            return column.probabilities(self.cmdp.actions)
+        return np.asarray(np.eye(self.cmdp.actions)[column] if column.ndim == 1 else column)

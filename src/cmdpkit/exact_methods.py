@@ -24,6 +24,9 @@ from cmdpkit.result import History, Outcome, Status
 NEIGHBOURHOOD = 20
 """Macro steps of PMD-PD that `auto` takes before the exact finish (measured: docs/design.md)."""
 
+SMALL, TO_THE_END = 200, 1e-10
+"""Up to this many states PMD-PD comes first, and the columns go on to this relative gap, which costs hardly more."""
+
 LARGE = 20_000
 """Up to this many state-action pairs an infeasible model gets the policy that misses its limits least, by an LP."""
 
@@ -32,7 +35,7 @@ COLUMNS = ("objective", "violation", "bound", "multipliers", "time")
 
 
 def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget) -> Outcome:
-    """Columns to the end; "auto" lets PMD-PD find the neighbourhood first."""
+    """Columns to the end; "auto" lets PMD-PD find the neighbourhood first, where its steps are cheap."""
     search = ColumnSearch(cmdp, tol, budget.exhausted)
     rows: list[tuple[Any, ...]] = []
     certificate = None
@@ -68,7 +71,7 @@ def _history(rows: list[tuple[Any, ...]]) -> History:
 def _seek_neighbourhood(search: ColumnSearch, budget: Budget) -> Array | None:
     """A few macro steps of PMD-PD: its last and average policies become columns, its multipliers the first question."""
     cmdp = search.cmdp
-    if not cmdp.num_constraints:
+    if not cmdp.num_constraints or cmdp.states > SMALL:
         return None
     learner, iterates = build(cmdp, "pmd-pd", {}, NEIGHBOURHOOD, 0.0)
     recorder = Recorder(cmdp, learner)
@@ -102,7 +105,8 @@ def _close_enough(search: ColumnSearch, tol: float) -> bool:
     """The bounds have met: to `tol` in the user's definition, and no worse relative to the size of the costs."""
     if not np.isfinite(search.upper):
         return False
-    return search.upper - search.bound <= 0.5 * tol * max(float(search.cmdp.fine_scales[0]), abs(search.upper))
+    aim = min(tol, TO_THE_END) if search.cmdp.states <= SMALL else tol
+    return search.upper - search.bound <= 0.5 * aim * max(float(search.cmdp.fine_scales[0]), abs(search.upper))
 
 
 def _certificate(search: ColumnSearch) -> Certificate:

@@ -92,8 +92,7 @@ def least_miss(cmdp: CMDP) -> tuple[float, TabularPolicy]:
 
 def _scales(cmdp: CMDP) -> Array:
     """The largest size of each cost, so that HiGHS's absolute tolerances mean the same for all units."""
-    largest = np.abs(cmdp.costs).max(axis=1)
-    return np.where(largest > 0.0, largest, 1.0)
+    return np.where(cmdp.cost_sizes > 0.0, cmdp.cost_sizes, 1.0)
 
 
 def _policy(cmdp: CMDP, x: Array) -> TabularPolicy:

@@ -2,6 +2,10 @@
 
 For weights w ≥ 0 the Lagrangian  L_w(π) = w_0 V_0(π) + Σ w_i V_i(π)  is the value of an ordinary MDP. Its minimum
 bounds the constrained problem from below (w = (1, λ)), or proves that there is no feasible policy (w = (0, y)).
+
+An `Oracle` answers for one w after another. It keeps the values V_0..V_m of its last policy in every state, so that
+the next question starts from that policy's exact Lagrangian at the new weights. Values are only as exact as the step
+needs: a bound (MacQueen) holds for any of them.
 """
 
 from __future__ import annotations
@@ -10,14 +14,17 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation.system import PolicySystem, look_ahead
+from cmdpkit.evaluation.backup import Backup, bellman
+from cmdpkit.evaluation.system import Plan, PolicySystem, rounding_floor
 from cmdpkit.model import CMDP
 
-MAX_SWEEPS = 1_000
+MAX_ROUNDS = 1_000
 """Policy iteration ends long before this; the bound is valid wherever it stops."""
+
+LOOSE = 0.05
+"""While policies still change, values are found to this part of what is known to be left."""
 
 
 Stop = Callable[[], bool]
@@ -38,57 +45,103 @@ class Minimum(NamedTuple):
 
 
 def minimise(cmdp: CMDP, weights: Array, start: Any = None, stop: Stop = never) -> Minimum:
-    """Minimise w_0 V_0 + Σ w_i V_i by Howard's policy iteration, starting from the choice `start`.
+    """Minimise w_0 V_0 + Σ w_i V_i by policy iteration, starting from the choice `start`."""
+    return Oracle(cmdp, stop, start).minimise(weights)
 
-    The bound is valid wherever the iteration ends, so that `stop` may end it at any time.
+
+class Oracle:
+    """Minimises w·V for one w after another, each from where the last one ended.
+
+    Args:
+        cmdp: the model.
+        stop: asked after every evaluation whether to give up; the bound is valid at any time.
+        choice: the first policy, by default the greedy one of the first costs.
+        accuracy: (m + 1,) error that is allowed in V_0..V_m of an answer; 0 is as exact as rounding allows.
     """
-    cost = weights @ cmdp.costs
-    states = np.arange(cmdp.states)
-    choice = cost.reshape(cmdp.states, cmdp.actions).argmin(axis=1) if start is None else start
-    previous = np.inf
-    evaluations = 0
-    while evaluations < MAX_SWEEPS:
-        evaluations += 1
-        system = PolicySystem(cmdp, choice=choice)
-        value = system.state_values(cost[states * cmdp.actions + choice])
-        q = (cost + look_ahead(cmdp, value)).reshape(cmdp.states, cmdp.actions)
-        best = q.argmin(axis=1)
-        # Keep the action where the gain is rounding: ties must not make the iteration wander.
-        noise = 1e-14 * (np.abs(value).max() + np.abs(cost).max())
-        better = q[states, best] < q[states, choice] - noise
-        total = value.sum()
-        if not better.any() or total >= previous or stop():
-            break
-        previous = total
-        choice = np.where(better, best, choice)
-    visits = system.state_occupancy()
-    values = cmdp.costs[:, states * cmdp.actions + choice] @ visits
-    values[1:] -= cmdp.offsets
-    return Minimum(choice, values, macqueen_bound(cmdp, weights, value, q), evaluations)
+
+    def __init__(self, cmdp: CMDP, stop: Stop = never, choice: Any = None, accuracy: Array | float = 0.0) -> None:
+        self.cmdp = cmdp
+        self.stop = stop
+        self.choice = choice
+        self.accuracy = np.zeros(cmdp.num_constraints + 1) + accuracy
+        self.plan = Plan()
+        self.system: PolicySystem | None = None  # of the last policy
+        self.state_values: Array | None = None  # (S, m + 1) V_0..V_m of the last policy
+
+    def minimise(
+        self, weights: Array, gap: float = 0.0, rounds: int = MAX_ROUNDS, hopeless: float = -np.inf
+    ) -> Minimum:
+        """Howard's policy iteration on L_w, until L_w(π) is within `gap` of the bound or no policy is better.
+
+        It may end earlier, after `rounds` policies or when L_w(π) falls below `hopeless`: the minimum is less still.
+        """
+        cmdp = self.cmdp
+        cost = weights @ cmdp.costs
+        if self.choice is None:
+            self.choice = cost.reshape(cmdp.states, cmdp.actions).argmin(axis=1)
+        limits = float(weights[1:] @ cmdp.offsets)
+        bound, evaluations, least = -np.inf, 0, np.inf
+        loose = np.inf if self.state_values is None else 0.0  # error that the values may still have
+        if self.state_values is None:
+            evaluations, loose = 1, self._evaluate(weights, LOOSE * float(np.abs(cost).max()) / (1.0 - cmdp.gamma))
+        while True:
+            assert self.state_values is not None
+            value = self.state_values @ weights
+            # Keep the action where the gain is rounding: ties must not make the iteration wander.
+            noise = 1e-14 * (float(np.abs(value).max()) + float(np.abs(cost).max()))
+            backup = bellman(cmdp, cost, value, self.choice, noise)
+            bound = max(bound, _bound(cmdp, weights, value, backup))
+            now = float(cmdp.initial @ value) - limits
+            left, total = now - bound, float(value.sum())
+            enough = left <= gap or now < hopeless or evaluations >= rounds
+            settled = not backup.moved or enough or (loose == 0.0 and total >= least)
+            if self.stop() or evaluations > 2 * rounds or (settled and loose == 0.0):
+                break
+            if settled:  # the policy stays: now find its values as exactly as is asked
+                loose = self._evaluate(weights, 0.0)
+            else:
+                least = min(least, total) if loose == 0.0 else np.inf
+                self.choice = backup.choice
+                loose = self._evaluate(weights, LOOSE * left)
+            evaluations += 1
+        values = cmdp.initial @ self.state_values
+        values[1:] -= cmdp.offsets
+        return Minimum(self.choice, values, bound, evaluations)
+
+    def _evaluate(self, weights: Array, error: float) -> float:
+        """V_0..V_m of the current policy, with an error of w·V of at most `error`. Returns that, 0 if fully exact."""
+        cmdp = self.cmdp
+        rows = np.arange(cmdp.states) * cmdp.actions + self.choice
+        self.system = PolicySystem(cmdp, choice=self.choice, plan=self.plan)
+        wanted = np.maximum(self.accuracy, rounding_floor(cmdp))
+        most = 1e-3 * cmdp.cost_sizes / (1.0 - cmdp.gamma)
+        share = error / weights.size / np.maximum(weights, 1e-30 + error * 1e-30)
+        accuracy = np.maximum(wanted, np.minimum(share, most))
+        policy_cost = np.ascontiguousarray(cmdp.costs[:, rows].T)
+        self.state_values = self.system.state_values(policy_cost, self.state_values, accuracy)
+        return 0.0 if self.plan.is_direct or (accuracy <= wanted).all() else error
 
 
-def macqueen_bound(cmdp: CMDP, weights: Array, value: Array, q: Array | None = None) -> float:
+def macqueen_bound(cmdp: CMDP, weights: Array, value: Array) -> float:
     """A lower bound on min_π L_w(π), from any guess `value` of the optimal values (MacQueen 1966).
 
     With TV the Bellman backup of V and D = TV − V, the optimal values are at least TV + γ/(1 − γ) min D. Two
     refinements make that rigorous in floating point: rows that sum to 1 ± 1e-8 change γ by that factor, and every
     backup may be wrong by its rounding error, which is taken off D.
     """
-    if q is None:
-        q = (weights @ cmdp.costs + look_ahead(cmdp, value)).reshape(cmdp.states, cmdp.actions)
-    backup = q.min(axis=1)
-    magnitude = float((np.abs(weights) @ np.abs(cmdp.costs)).max() + np.abs(value).max())
-    terms = longest_row(cmdp) + weights.size + 4
+    backup = bellman(cmdp, weights @ cmdp.costs, value, np.zeros(cmdp.states, dtype=np.int32))
+    return _bound(cmdp, weights, value, backup)
+
+
+def _bound(cmdp: CMDP, weights: Array, value: Array, backup: Backup) -> float:
+    magnitude = float(np.abs(weights) @ cmdp.cost_sizes + np.abs(value).max())
+    terms = cmdp.longest_row + weights.size + 4
     rounding = terms * np.finfo(float).eps * magnitude
-    lowest = float((backup - value).min()) - rounding
+    lowest = backup.lowest - rounding
     tail = min(g / (1.0 - g) * lowest for g in (cmdp.gamma * s for s in cmdp.row_sums))
     # Σ w_i (V_i − offset_i): the limits enter here
     limits = float(weights[1:] @ cmdp.offsets)
     slack = (
         (cmdp.states + terms) * np.finfo(float).eps * (magnitude + float(np.abs(weights[1:]) @ np.abs(cmdp.offsets)))
     )
-    return float(cmdp.initial @ backup) + tail * float(cmdp.initial.sum()) - rounding - limits - slack
-
-
-def longest_row(cmdp: CMDP) -> int:
-    return int(np.diff(cmdp.transitions.indptr).max()) if sp.issparse(cmdp.transitions) else cmdp.states
+    return float(cmdp.initial @ backup.values) + tail * float(cmdp.initial.sum()) - rounding - limits - slack

@@ -28,6 +28,7 @@ from cmdpkit.checks import (
     check_table,
     check_transitions,
     freeze,
+    longest_row,
 )
 from cmdpkit.files import PathLike, load_arrays, save_arrays
 
@@ -157,6 +158,7 @@ class CMDP(Statement):
         self.gamma = check_gamma(gamma)
         self.transitions, self.states, self.actions = check_transitions(transitions)
         self.row_sums = check_rows(self.transitions, self.actions, self.gamma)
+        self.longest_row = longest_row(self.transitions)
         shape = (self.states, self.actions)
         self.maximise = reward is not None
         self.objective = check_table(reward if self.maximise else cost, shape, "reward" if self.maximise else "cost")
@@ -166,13 +168,16 @@ class CMDP(Statement):
         # The paper's convention: costs (m + 1, S·A) with V_i = ⟨costs_i⟩ − offset_i
         tables = np.stack([self.objective, *(np.asarray(c.values) for c in self.constraints)])
         self.costs: Array = freeze(self.units[:, None] * tables.reshape(self.num_constraints + 1, -1))
+        self.cost_sizes: Array = freeze(np.maximum(self.costs.max(axis=1), -self.costs.min(axis=1)))  # max |c_i|
+        # max − min of each of the m + 1 costs over all (s, a): how much a single step can matter
+        self.spans: Array = freeze(np.ptp(self.costs, axis=1))
         self._check_range()
         self._frozen = True
 
     def _check_range(self) -> None:
         """Values and their squares must fit into a floating-point number."""
         sizes = np.append(
-            np.abs(self.costs).max() / LARGEST_VALUE / (1.0 - self.gamma), np.abs(self.limits) / LARGEST_VALUE
+            self.cost_sizes.max() / LARGEST_VALUE / (1.0 - self.gamma), np.abs(self.limits) / LARGEST_VALUE
         )
         if sizes.max() > 1.0:
             raise ValueError(f"costs / (1 - gamma) and limits must not exceed {LARGEST_VALUE:g}; use a larger unit")
@@ -192,11 +197,6 @@ class CMDP(Statement):
         Costs of size 1e-6 would otherwise be solved only to the absolute accuracy `tol`.
         """
         return np.minimum(1.0, self.spans).clip(min=np.append(0.0, np.abs(self.limits)))
-
-    @property
-    def spans(self) -> Array:
-        """max − min of each of the m + 1 costs over all (s, a): how much a single step can matter."""
-        return np.asarray(np.ptp(self.costs, axis=1))
 
     def tightened(self, margin: float | Array) -> CMDP:
         """The model of eq. cmdp_zero: every limit moved inwards by `margin`, one number or one a constraint."""

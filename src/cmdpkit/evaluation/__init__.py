@@ -1,6 +1,6 @@
 """Policy evaluation: how the linear systems of a policy are solved, and what they tell."""
 
 from cmdpkit.evaluation.evaluate import Evaluation, evaluate
-from cmdpkit.evaluation.system import PolicySystem
+from cmdpkit.evaluation.system import Plan, PolicySystem
 
-__all__ = ["Evaluation", "PolicySystem", "evaluate"]
+__all__ = ["Evaluation", "Plan", "PolicySystem", "evaluate"]

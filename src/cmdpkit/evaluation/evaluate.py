@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation.system import PolicySystem, look_ahead
+from cmdpkit.evaluation.backup import look_ahead
+from cmdpkit.evaluation.system import PolicySystem
 from cmdpkit.model import CMDP, check_model
 from cmdpkit.policy import MixturePolicy, TabularPolicy, as_policy
 

@@ -1,125 +1,160 @@
-"""The linear system of a policy, (I − γ P_π) x = b, factorised once and solved for any right-hand side.
+"""The linear system of a policy, (I − γ P_π) x = b, by the method that suits its chain.
 
-P_π(s'|s) = Σ_a π(a|s) P(s'|s, a). Dense models and small ones use LAPACK's LU, larger sparse ones SuperLU where the
-chain has structure that keeps its factors sparse (queues, grids). On a random graph the factors fill up, and up to a
-few thousand states dense LU is three times faster (docs/design.md). Both solve the transposed system, which gives
-occupancies, from the same factors.
+The rule, for a sparse model of more than `DENSE_STATES` states (others: dense LU; measurements in docs/design.md):
+
+1. Sweeps, if the chain mixes: thirty sweeps measure the contraction, and it must promise an end within `SWEEPS`.
+2. Sparse LU, if a narrow set of states cuts the chain in two (queues, grids): its factors stay sparse.
+3. GMRES; where it is slow, with a dense LU (up to 2,000 states) or an incomplete one. Where that fails too, sweeps to
+   the bitter end.
+
+A `Plan` remembers what was found, so that the next policy of the same run starts with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from cmdpkit.checks import Array
+from cmdpkit.evaluation.backup import is_compiled
+from cmdpkit.evaluation.chain import chosen_chain, mixed_chain, separator_width
+from cmdpkit.evaluation.factors import Krylov, Solve, dense_lu, sparse_lu
+from cmdpkit.evaluation.sweeps import Swept, sweep_occupancy, sweep_values
 from cmdpkit.model import CMDP
 
 DENSE_STATES = 200
-"""Up to this many states a dense LU is at least as fast as a sparse one, however sparse the chain."""
+"""Up to this many states a dense LU is at least as fast as anything else, however sparse the chain."""
 
-FILLING_STATES = 4_000
-"""Up to this many states a chain whose factors would fill up is factorised densely."""
+SWEEPS = 400
+"""More sweeps than this cost more than a factorisation."""
 
-Solve = Callable[[Array], Array]
+BITTER_END = 10_000
+"""Sweeps after a Krylov solver that failed: whatever is reached then is what there is, and bounds will tell."""
+
+SEPARATOR = 1_500
+"""A chain that so many states cut in two is factorised by a sparse LU, if they are also few of all states."""
+
+
+@dataclass
+class Plan:
+    """How the chains of a model are solved in one run: "sweeps", "dense", "sparse", "krylov"; None: not known yet."""
+
+    method: str | None = None
+
+    @property
+    def is_direct(self) -> bool:
+        """Factorisations solve to rounding, whatever accuracy is asked for."""
+        return self.method in ("dense", "sparse")
 
 
 class PolicySystem:
-    """Values and occupancies of one policy, from one factorisation.
+    """Values and occupancies of one policy.
 
     Args:
         cmdp: the model.
         probabilities: (S, A) array π(a|s); or
         choice: (S,) integers, the action of a deterministic policy in each state (cheaper: rows are only gathered).
+        plan: what is known of the model's chains; shared by the policies of a run.
     """
 
-    def __init__(self, cmdp: CMDP, probabilities: Array | None = None, choice: Any = None) -> None:
+    def __init__(
+        self, cmdp: CMDP, probabilities: Array | None = None, choice: Any = None, plan: Plan | None = None
+    ) -> None:
         self.cmdp = cmdp
-        chain = _mixed_chain(cmdp, probabilities) if choice is None else _chosen_chain(cmdp, choice)
-        factorise = _factorise_sparse if sp.issparse(chain) else _factorise_dense
-        self.solve: Solve
-        self.solve_transposed: Solve
-        self.solve, self.solve_transposed = factorise(chain, cmdp.gamma)
+        self.plan = Plan() if plan is None else plan
+        if choice is None:
+            assert probabilities is not None
+            self.chain = mixed_chain(cmdp, probabilities)
+        else:
+            self.chain = chosen_chain(cmdp, choice)
+        self.plan.method = self.plan.method or first_method(self.chain)
+        self._factors: tuple[Solve, Solve] | None = None
+        self._krylov: Krylov | None = None
 
-    def state_values(self, policy_cost: Array) -> Array:
-        """V = (I − γ P_π)⁻¹ c_π for c_π of shape (S,) or (S, n)."""
-        return self.solve(policy_cost)
+    def solve(self, b: Array) -> Array:
+        """(I − γ P_π)⁻¹ b for b of shape (S,) or (S, n), as exactly as rounding allows."""
+        return self.state_values(b)
 
-    def state_occupancy(self) -> Array:
-        """Expected discounted visits to each state, Σ_t γᵗ P(s_t = s) = (I − γ P_π)⁻ᵀ ρ; they sum to 1 / (1 − γ)."""
-        return self.solve_transposed(self.cmdp.initial)
+    def state_values(self, policy_cost: Array, guess: Array | None = None, accuracy: Array | float = 0.0) -> Array:
+        """V = (I − γ P_π)⁻¹ c_π for c_π of shape (S,) or (S, n), from a guess and to within `accuracy` (n,)."""
+        if self._may_sweep():
+            swept = self._sweep(policy_cost, guess, accuracy, SWEEPS)
+            if self._keep_sweeping(swept.reached):
+                return swept.values.reshape(policy_cost.shape)
+        if self._decide() != "krylov":
+            return self._direct()[0](policy_cost)
+        residual = np.asarray(accuracy) * (1.0 - self.cmdp.gamma)  # |V − V^π| ≤ max|r| / (1 − γ)
+        values = self._by_krylov().solve(policy_cost, guess, residual)
+        return self._sweep(policy_cost, values, accuracy, BITTER_END).values.reshape(policy_cost.shape)
 
-
-def look_ahead(cmdp: CMDP, state_values: Array) -> Array:
-    """γ Σ_s' P(s'|s, a) V(s') for every pair, as (S·A,) or (S·A, n)."""
-    ahead: Array = cmdp.transitions @ state_values
-    ahead *= cmdp.gamma
-    return ahead
-
-
-def _mixed_chain(cmdp: CMDP, probabilities: Array | None) -> Any:
-    assert probabilities is not None
-    states, actions = cmdp.states, cmdp.actions
-    if sp.issparse(cmdp.transitions):
-        pointers = np.arange(0, states * actions + 1, actions)
-        mixing = sp.csr_array(
-            (probabilities.ravel(), np.arange(states * actions), pointers), shape=(states, states * actions)
+    def _sweep(self, policy_cost: Array, guess: Array | None, accuracy: Array | float, most: float) -> Swept:
+        gamma = self.cmdp.gamma
+        cost, start = (
+            policy_cost.reshape(len(policy_cost), -1),
+            None if guess is None else guess.reshape(len(guess), -1),
         )
-        return _dense_if_small(mixing @ cmdp.transitions)
-    # One vector-matrix product a state: (S, 1, A) @ (S, A, S).
-    return np.matmul(probabilities[:, None, :], cmdp.transitions.reshape(states, actions, states))[:, 0, :]
+        least = _rounding(gamma) * np.abs(cost).max(axis=0, initial=0.0) / (1.0 - gamma)
+        return sweep_values(self.chain, gamma, cost, start, np.maximum(accuracy, least), most, self._compiled)
+
+    def state_occupancy(self, guess: Array | None = None, accuracy: float = 0.0) -> Array:
+        """Expected discounted visits to each state, Σ_t γᵗ P(s_t = s) = (I − γ P_π)⁻ᵀ ρ; they sum to 1 / (1 − γ).
+
+        `accuracy` is relative to that sum.
+        """
+        if self._may_sweep():
+            initial = self.cmdp.initial
+            least = max(accuracy, _rounding(self.cmdp.gamma))
+            swept = sweep_occupancy(self.chain, self.cmdp.gamma, initial, guess, least, SWEEPS, self._compiled)
+            if self._keep_sweeping(swept.reached):
+                return swept.values
+        if self._decide() == "krylov":
+            return self._by_krylov().solve_transposed(self.cmdp.initial)
+        return self._direct()[1](self.cmdp.initial)
+
+    @property
+    def _compiled(self) -> bool:
+        return is_compiled(self.cmdp.transitions)
+
+    def _may_sweep(self) -> bool:
+        return self.plan.method in (None, "sweeps") and SWEEPS > 0
+
+    def _keep_sweeping(self, reached: bool) -> bool:
+        """Sweeps that reach their end are the method; those that crawl leave the plan to the factorisations."""
+        self.plan.method = "sweeps" if reached else None
+        return reached
+
+    def _decide(self) -> str:
+        """The method for a chain that is not swept."""
+        if self.plan.method is None:
+            width = separator_width(self.chain)
+            self.plan.method = "sparse" if width <= min(SEPARATOR, self.cmdp.states / 8) else "krylov"
+        return self.plan.method
+
+    def _direct(self) -> tuple[Solve, Solve]:
+        if self._factors is None:
+            factorise = sparse_lu if self.plan.method == "sparse" else dense_lu
+            self._factors = factorise(self.chain, self.cmdp.gamma)
+        return self._factors
+
+    def _by_krylov(self) -> Krylov:
+        if self._krylov is None:
+            self._krylov = Krylov(self.chain, self.cmdp.gamma)
+        return self._krylov
 
 
-def _chosen_chain(cmdp: CMDP, choice: Any) -> Any:
-    return _dense_if_small(cmdp.transitions[np.arange(cmdp.states) * cmdp.actions + choice])
+def first_method(chain: Any) -> str | None:
+    """Dense LU for what is dense or small; the rest is found out by sweeping."""
+    return "dense" if not sp.issparse(chain) or chain.shape[0] <= DENSE_STATES else None
 
 
-def _dense_if_small(chain: Any) -> Any:
-    states = chain.shape[0]
-    if not sp.issparse(chain) or states > FILLING_STATES:
-        return chain
-    return chain.toarray() if states <= DENSE_STATES or _fills_up(chain) else chain
+def rounding_floor(cmdp: CMDP) -> Array:
+    """(m + 1,) error that the values of a policy have by rounding alone: no evaluation need be more exact."""
+    return _rounding(cmdp.gamma) * cmdp.cost_sizes / (1.0 - cmdp.gamma)
 
 
-def _fills_up(chain: Any) -> bool:
-    """The best ordering leaves a bandwidth of a quarter of the states: a lattice has its side, a random graph most."""
-    from scipy.sparse.csgraph import reverse_cuthill_mckee
-
-    order = reverse_cuthill_mckee(sp.csr_matrix(chain), symmetric_mode=False)
-    place = np.empty(chain.shape[0], dtype=np.int64)
-    place[order] = np.arange(chain.shape[0])
-    rows, columns = chain.tocoo().coords
-    return bool(np.abs(place[rows] - place[columns]).max(initial=0) > 0.25 * chain.shape[0])
-
-
-def _factorise_dense(chain: Array, gamma: float) -> tuple[Solve, Solve]:
-    from scipy.linalg import lapack
-
-    system = np.multiply(chain, -gamma, order="F")
-    system.flat[:: chain.shape[0] + 1] += 1.0
-    factors, pivots, _ = lapack.dgetrf(system, overwrite_a=True)
-
-    def solve(b: Array) -> Array:
-        return np.asarray(lapack.dgetrs(factors, pivots, b)[0])
-
-    def solve_transposed(b: Array) -> Array:
-        return np.asarray(lapack.dgetrs(factors, pivots, b, trans=1)[0])
-
-    return solve, solve_transposed
-
-
-def _factorise_sparse(chain: Any, gamma: float) -> tuple[Solve, Solve]:
-    from scipy.sparse.linalg import splu
-
-    system = sp.eye_array(chain.shape[0], format="csc") - gamma * chain.tocsc()
-    factors = splu(system)
-
-    def solve(b: Array) -> Array:
-        return np.asarray(factors.solve(np.asarray(b)))
-
-    def solve_transposed(b: Array) -> Array:
-        return np.asarray(factors.solve(np.asarray(b), "T"))
-
-    return solve, solve_transposed
+def _rounding(gamma: float) -> float:
+    # A few eps of the values in every sweep, times γ/(1 − γ) in the bounds
+    return 4.0 * float(np.finfo(float).eps) * max(1.0, gamma / (1.0 - gamma))

@@ -210,7 +210,7 @@ def section(settings: Settings) -> Section:
     remarks = (
         "The paper's settings: 10 windows of 500 steps an iteration, two hidden layers of 128, γ = 0.98, trust region "
         "0.003 (CRPO 0.003, 0.006, 0.01), η′ = 0.0005, two policy iterations a dual update for PMD-PD; "
-        f"{seconds / 60.0:.0f} minutes of one core for all {len(runs['seed'])} runs. "
+        f"the {len(runs['seed'])} runs took {seconds / 60.0:.0f} minutes of one core in all, on a busy machine. "
         f"Largest distance of a cost from the limit: {', '.join(f'{m.upper()} {distance[m]:.1f}' for m in ALGORITHMS)}."
     )
     figures = [("fig4.png", f"Mean and one deviation over {count} seeds; dashed: the limits.")]

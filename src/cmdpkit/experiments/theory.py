@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation.system import look_ahead
+from cmdpkit.evaluation.backup import look_ahead
 from cmdpkit.experiments.common import (
     COLOURS,
     Claim,

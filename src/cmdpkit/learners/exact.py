@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation.system import PolicySystem, look_ahead
+from cmdpkit.evaluation.backup import look_ahead
+from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.rules import Weights
@@ -42,13 +43,14 @@ class ExactLearner:
         self.alpha = alpha
         self.fixed_anchor = fixed_anchor
         self.natural = natural
+        self._plan = Plan()
         self._tables = cmdp.costs.reshape(-1, cmdp.states, cmdp.actions)
         self.move_to(policy)
 
     def move_to(self, policy: TabularPolicy) -> None:
         """Make `policy` the current one: factorise its system, find its occupancy and all m + 1 values."""
         self.policy = policy
-        self._system = PolicySystem(self.cmdp, policy.probabilities)
+        self._system = PolicySystem(self.cmdp, policy.probabilities, plan=self._plan)
         # V_i(ρ) = ⟨d_ρ, c_i⟩ / (1 − γ): one transposed solve gives the values of all costs
         self.state_visits = self._system.state_occupancy()
         self.occupancy = self.state_visits[:, None] * policy.probabilities

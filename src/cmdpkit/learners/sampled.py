@@ -9,7 +9,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation.system import PolicySystem, look_ahead
+from cmdpkit.evaluation.backup import look_ahead
+from cmdpkit.evaluation.system import PolicySystem
 from cmdpkit.model import CMDP, AtMost
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.rules import Weights

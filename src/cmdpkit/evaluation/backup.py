@@ -1,0 +1,140 @@
+"""One step ahead, over all state-action pairs: Bellman backups, advantages, greedy choices.
+
+Small and dense models use NumPy, SciPy and BLAS; large sparse ones the compiled kernels, in blocks of states that are
+shared by threads where there are enough of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from cmdpkit.checks import Array
+from cmdpkit.evaluation.threads import in_blocks
+from cmdpkit.model import CMDP
+
+COMPILED = 100_000
+"""From this many nonzeros the compiled kernels pay for their import (measured: docs/design.md)."""
+
+
+class Backup(NamedTuple):
+    """The Bellman backup TV of a guess V, and what it tells."""
+
+    values: Array  # (S,) TV
+    choice: Any  # (S,) greedy actions; the old ones where nothing is gained
+    lowest: float  # min of TV − V
+    highest: float  # max of TV − V
+    moved: int  # states whose action changed
+
+
+def is_compiled(matrix: Any) -> bool:
+    """Whether sweeps over this matrix (the model's, for all of its policies) use the compiled kernels."""
+    return bool(sp.issparse(matrix) and matrix.nnz >= COMPILED)
+
+
+def parts(matrix: Any) -> tuple[Any, Any, Any]:
+    """indptr, indices and data of a CSR matrix, as the kernels want them: unsigned, without a copy."""
+    unsigned = np.dtype(f"u{matrix.indices.dtype.itemsize}")
+    return (
+        matrix.indptr.astype(matrix.indices.dtype, copy=False).view(unsigned),
+        matrix.indices.view(unsigned),
+        matrix.data,
+    )
+
+
+def look_ahead(cmdp: CMDP, state_values: Array) -> Array:
+    """γ Σ_s' P(s'|s, a) V(s') for every pair, as (S·A,) or (S·A, n)."""
+    ahead: Array = cmdp.transitions @ state_values
+    ahead *= cmdp.gamma
+    return ahead
+
+
+def bellman(cmdp: CMDP, cost: Array, value: Array, choice: Any, noise: float = 0.0) -> Backup:
+    """TV(s) = min_a c(s, a) + γ Σ P V, and a greedy choice: ties, and gains within `noise`, keep the action."""
+    if is_compiled(cmdp.transitions):
+        return _bellman_compiled(cmdp, cost, value, choice, noise)
+    q = (cost + look_ahead(cmdp, value)).reshape(cmdp.states, cmdp.actions)
+    states = np.arange(cmdp.states)
+    best = q.argmin(axis=1)
+    backup = q[states, best]
+    better = backup < q[states, choice] - noise
+    change = backup - value
+    return Backup(backup, np.where(better, best, choice), float(change.min()), float(change.max()), int(better.sum()))
+
+
+def _bellman_compiled(cmdp: CMDP, cost: Array, value: Array, choice: Any, noise: float) -> Backup:
+    from cmdpkit.evaluation import kernels
+
+    matrix, backup, chosen = parts(cmdp.transitions), np.empty(cmdp.states), np.array(choice, dtype=np.int32)
+    value = np.ascontiguousarray(value)
+
+    def block(first: int, last: int) -> tuple[float, float, int]:
+        found: tuple[float, float, int] = kernels.bellman(
+            *matrix, cost, cmdp.gamma, value, noise, backup, chosen, first, last
+        )
+        return found
+
+    low, high, moved = zip(*in_blocks(block, cmdp.states, cmdp.transitions.nnz), strict=True)
+    return Backup(backup, chosen, min(low), max(high), sum(moved))
+
+
+def advantages(cmdp: CMDP, values: Array) -> Array:
+    """A_i(s, a) = c_i(s, a) + γ Σ P V_i − V_i(s) of all costs i, as (S·A, m + 1), from V as (S, m + 1)."""
+    if not is_compiled(cmdp.transitions):
+        table = look_ahead(cmdp, values)
+        table += cmdp.costs.T
+        table.reshape(cmdp.states, cmdp.actions, -1)[...] -= values[:, None, :]
+        return table
+    table = padded(cmdp.costs.T)
+    ahead(cmdp.transitions, cmdp.gamma, table, padded(values), table, minus=1.0)
+    return table[:, : values.shape[1]]
+
+
+def padded(table: Array) -> Array:
+    """A C-ordered copy, with up to four columns padded to four, which is what the kernels like best."""
+    n = table.shape[1]
+    wide = np.zeros((table.shape[0], 4 if n <= 4 else n))
+    wide[:, :n] = table
+    return wide
+
+
+def ahead(matrix: Any, gamma: float, cost: Array, values: Array, out: Array, minus: float = 0.0) -> tuple[Array, Array]:
+    """out = c + γ P V − minus · V for all columns (compiled), and the extremes of c + γ P V − V in each of them.
+
+    `matrix` is the model's, with a row for every pair, or a chain's with one for every state; tables are `padded`.
+    """
+    from cmdpkit.evaluation import kernels
+
+    kernel = kernels.ahead_four if values.shape[1] == 4 else kernels.ahead_many
+    arrays = parts(matrix)
+
+    def block(first: int, last: int) -> tuple[Array, Array]:
+        low, high = np.empty(values.shape[1]), np.empty(values.shape[1])
+        kernel(*arrays, cost, gamma, values, minus, out, low, high, first, last)
+        return low, high
+
+    found = in_blocks(block, len(values), values.shape[1] * matrix.nnz)
+    return np.min([low for low, _ in found], axis=0), np.max([high for _, high in found], axis=0)
+
+
+def greedy(table: Array, weights: Array, visits: Array, compiled: bool) -> tuple[Any, Array]:
+    """argmin_a Σ_i w_i table(s·A + a, i) in every state, and Σ_s visits(s) table(s·A + argmin, ·)."""
+    if not compiled:
+        q = (table @ weights).reshape(visits.size, -1)
+        choice = q.argmin(axis=1)
+        return choice, visits @ table[np.arange(visits.size) * q.shape[1] + choice]
+    from cmdpkit.evaluation import kernels
+
+    whole = table if table.base is None else table.base  # with the columns that `padded` added
+    kernel = kernels.greedy_four if whole.shape[1] == 4 else kernels.greedy_many
+    scales = np.append(weights, np.zeros(whole.shape[1] - weights.size))
+    chosen = np.empty(visits.size, dtype=np.int32)
+
+    def block(first: int, last: int) -> Array:
+        total = np.empty(scales.size)
+        kernel(whole, scales, visits, chosen, total, first, last)
+        return total
+
+    return chosen, np.sum(in_blocks(block, visits.size, whole.size), axis=0)[: weights.size]

@@ -1,0 +1,58 @@
+"""The chain of a policy: P_π(s'|s) = Σ_a π(a|s) P(s'|s, a), as an array or, for a sparse model, as a CSR matrix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from cmdpkit.checks import Array
+from cmdpkit.model import CMDP
+
+
+def chosen_chain(cmdp: CMDP, choice: Any) -> Any:
+    """The chain of a deterministic policy: rows are only gathered."""
+    rows = np.arange(cmdp.states) * cmdp.actions + choice
+    return cmdp.transitions[rows]
+
+
+def mixed_chain(cmdp: CMDP, probabilities: Array) -> Any:
+    """The chain of a randomised policy, π(a|s) as (S, A)."""
+    states, actions = cmdp.states, cmdp.actions
+    if not sp.issparse(cmdp.transitions):
+        # One vector-matrix product a state: (S, 1, A) @ (S, A, S).
+        return np.matmul(probabilities[:, None, :], cmdp.transitions.reshape(states, actions, states))[:, 0, :]
+    # Rows of the actions that are taken, one after the other. A successor of two actions appears twice, which sums.
+    matrix, weights = cmdp.transitions, probabilities.ravel()
+    taken = np.flatnonzero(weights)
+    lengths = np.diff(matrix.indptr)[taken]
+    ends = np.cumsum(lengths)
+    entries = np.repeat(matrix.indptr[taken] - (ends - lengths), lengths) + np.arange(lengths.sum())
+    starts = np.append(0, ends)[np.searchsorted(taken, np.arange(states + 1) * actions)]
+    data = matrix.data[entries] * np.repeat(weights[taken], lengths)
+    indices = matrix.indices[entries]
+    return sp.csr_array((data, indices, starts.astype(indices.dtype)), shape=(states, states))
+
+
+def separator_width(chain: Any) -> int:
+    """How many states cut the chain in two parts of at least a quarter each: a level of a breadth-first search.
+
+    A lattice has its side, a random graph most of its states. The factors of I − γ P_π need at least the square of it.
+    """
+    from scipy.sparse.csgraph import connected_components, dijkstra
+
+    graph = sp.csr_matrix(chain + chain.T)
+    _, component = connected_components(graph, directed=False)
+    size = np.bincount(component)
+    if size.max() < chain.shape[0]:
+        inside = np.flatnonzero(component == size.argmax())
+        graph = graph[inside][:, inside]
+    start = 0
+    for _ in range(3):  # a start at the rim has the narrowest levels
+        distance = dijkstra(graph, unweighted=True, indices=start).astype(np.int64)
+        start = int(distance.argmax())
+    width = np.bincount(distance)
+    below = np.cumsum(width)
+    middle = (below >= below[-1] / 4) & (below - width <= 3 * below[-1] / 4)
+    return int(width[middle].min())

@@ -1,0 +1,139 @@
+"""Direct and Krylov solvers of (I − γ P_π) x = b and its transpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from cmdpkit.checks import Array
+from cmdpkit.evaluation.backup import parts
+
+Solve = Callable[[Array], Array]
+
+ONE_BY_ONE = 500
+"""Up to this many states right-hand sides are solved one by one: BLAS would start threads, ruinous when they wait."""
+
+RESTART, CYCLES = 30, 50
+"""Length of a GMRES cycle, and how many are tried."""
+
+SLOW, SLOW_CYCLES = 0.5, 3
+"""So many cycles that leave more than this part of the residual mean that GMRES needs a preconditioner."""
+
+FILLING_STATES = 2_000
+"""Up to this many states a chain whose factors would fill up is factorised densely."""
+
+
+def dense_lu(chain: Any, gamma: float) -> tuple[Solve, Solve]:
+    """LAPACK's LU."""
+    from scipy.linalg import lapack
+
+    chain = chain.toarray() if sp.issparse(chain) else chain
+    system = np.multiply(chain, -gamma, order="F")
+    system.flat[:: chain.shape[0] + 1] += 1.0
+    factors, pivots, _ = lapack.dgetrf(system, overwrite_a=True)
+
+    def solve(b: Array) -> Array:
+        if b.ndim == 2 and b.shape[1] and len(b) <= ONE_BY_ONE:
+            return np.stack([lapack.dgetrs(factors, pivots, column)[0] for column in b.T], axis=1)
+        return np.asarray(lapack.dgetrs(factors, pivots, b)[0])
+
+    def solve_transposed(b: Array) -> Array:
+        return np.asarray(lapack.dgetrs(factors, pivots, b, trans=1)[0])
+
+    return solve, solve_transposed
+
+
+def sparse_lu(chain: Any, gamma: float) -> tuple[Solve, Solve]:
+    """SuperLU in symmetric mode: I − γ P_π is diagonally dominant, so that no pivoting is needed (growth ≤ 2)."""
+    from scipy.sparse.linalg import splu
+
+    factors = splu(
+        _system(chain, gamma), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}
+    )
+
+    def solve(b: Array) -> Array:
+        return np.asarray(factors.solve(np.asarray(b)))
+
+    def solve_transposed(b: Array) -> Array:
+        return np.asarray(factors.solve(np.asarray(b), "T"))
+
+    return solve, solve_transposed
+
+
+class Krylov:
+    """GMRES, for chains whose factors fill up and whose sweeps crawl.
+
+    A few slow modes, as nearly separate parts of a chain have, are no obstacle to plain GMRES. Where its cycles make
+    little progress it is preconditioned: by a dense LU up to `FILLING_STATES` states, by an incomplete LU above.
+    It solves until the residual is what is asked for or rounding, or for as long as it makes progress; whoever uses
+    the result looks at the residual.
+    """
+
+    def __init__(self, chain: Any, gamma: float) -> None:
+        self.chain, self.gamma = chain, gamma
+        self._transposed: Any = None
+        self._nearly: tuple[Solve, Solve] | None = None
+
+    def solve(self, b: Array, guess: Array | None = None, residual: Array | float = 0.0) -> Array:
+        """(I − γ P_π)⁻¹ b for b of shape (S,) or (S, n), until the residual is at most `residual`."""
+        if b.ndim == 1:
+            return self._solve_one(b, guess, float(np.min(residual)), transposed=False)
+        allowed = np.broadcast_to(residual, b.shape[1:])
+        starts = [None] * b.shape[1] if guess is None else list(guess.T)
+        found = [self._solve_one(*each, transposed=False) for each in zip(b.T, starts, allowed, strict=True)]
+        return np.stack(found, axis=1)
+
+    def solve_transposed(self, b: Array) -> Array:
+        return self._solve_one(b, None, 0.0, transposed=True)
+
+    def _solve_one(self, b: Array, guess: Array | None, allowed: float, transposed: bool) -> Array:
+        chain = self._chain(transposed)
+        x = np.zeros_like(b) if guess is None else guess
+        slow = 0
+        for _ in range(CYCLES):
+            rest = b - x + self.gamma * (chain @ x)
+            size = float(np.abs(rest).max())
+            rounding = 8.0 * np.finfo(float).eps * float(np.abs(x).max())
+            if size <= max(allowed, rounding):
+                break
+            step = self._cycle(chain, rest, max(0.5 * allowed, 1e-12 * size), transposed)
+            left = float(np.abs(rest - step + self.gamma * (chain @ step)).max())
+            if left < size:
+                x = x + step
+            slow += left > max(SLOW * size, 100.0 * rounding)
+            if slow >= SLOW_CYCLES and self._nearly is None:
+                self._nearly = dense_lu(self.chain, self.gamma) if b.size <= FILLING_STATES else self._incomplete_lu()
+            elif left > 0.99 * size and (self._nearly is not None or left <= 100.0 * rounding):
+                break
+        return np.asarray(x)
+
+    def _cycle(self, chain: Any, rest: Array, aim: float, transposed: bool) -> Array:
+        """One cycle of GMRES."""
+        if self._nearly is None:
+            from cmdpkit.evaluation import kernels
+
+            return np.asarray(kernels.gmres_cycle(*parts(chain), self.gamma, rest, RESTART, aim))
+        from scipy.sparse.linalg import LinearOperator, gmres
+
+        system = sp.eye_array(rest.size, format="csr") - self.gamma * chain
+        nearly = LinearOperator(chain.shape, matvec=self._nearly[int(transposed)], dtype=np.float64)
+        return np.asarray(gmres(system, rest, rtol=0.0, atol=aim, restart=RESTART, maxiter=1, M=nearly)[0])
+
+    def _chain(self, transposed: bool) -> Any:
+        if transposed and self._transposed is None:
+            self._transposed = self.chain.T.tocsr()
+        return self._transposed if transposed else self.chain
+
+    def _incomplete_lu(self) -> tuple[Solve, Solve]:
+        from scipy.sparse.linalg import spilu
+
+        system = _system(self.chain, self.gamma)
+        nearly = spilu(system, drop_tol=1e-3, fill_factor=5.0, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0)
+        return nearly.solve, lambda b: nearly.solve(b, "T")
+
+
+def _system(chain: Any, gamma: float) -> Any:
+    return sp.csc_array(sp.eye_array(chain.shape[0], format="csc") - gamma * chain.tocsc())

@@ -1,0 +1,123 @@
+"""Sweeps for chains that mix: V ← c_π + γ P_π V for all right-hand sides at once, with MacQueen's bounds.
+
+After one sweep with D = TV − V, the values lie within TV + γ/(1 − γ) [min D, max D]. Only the span of D counts, and it
+shrinks with the chain's mixing, not with γ: ten random successors a state make it a third at every sweep. The middle of
+the interval is added once, at the end. Occupancies are the transposed problem, with the total mass in that role.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cmdpkit.checks import Array
+from cmdpkit.evaluation.backup import ahead, padded, parts
+
+TRIAL = 30
+"""Sweeps after which the contraction is measured, over the last ten."""
+
+PATIENCE = 5
+"""Sweeps without progress that mean: this is rounding."""
+
+
+class Swept(NamedTuple):
+    """What the sweeps found; `reached` says whether as exactly as asked, or as rounding allows."""
+
+    values: Array
+    reached: bool
+
+
+def sweep_values(
+    chain: Any, gamma: float, cost: Array, guess: Array | None, accuracy: Array, most: float, compiled: bool
+) -> Swept:
+    """V (S, n) = c_π + γ P_π V to within `accuracy` (n,), or as near as `most` sweeps are going to come."""
+    n = cost.shape[1]
+    start = np.zeros_like(cost) if guess is None else guess
+    sweep, values = (_compiled if compiled else _plain)(chain, gamma, cost, start)
+    spare = np.empty_like(values)
+    factor = gamma / (1.0 - gamma)
+    watch = Watch(most)
+    while True:
+        low, high = sweep(values, spare)
+        values, spare = spare, values
+        # |V^π − (TV + middle)| ≤ γ/(1 − γ) · span(D) / 2
+        error = float((factor * (high - low)[:n] / 2.0 / np.maximum(accuracy, 1e-300)).max())
+        if error <= 1.0 or watch.gives_up(error):
+            values += factor * (high + low) / 2.0
+            return Swept(np.ascontiguousarray(values[:, :n]), error <= 1.0 or watch.at_rounding)
+
+
+def _compiled(chain: Any, gamma: float, cost: Array, start: Array) -> tuple[Any, Array]:
+    wide = padded(cost)
+    return lambda values, out: ahead(chain, gamma, wide, values, out), padded(start)
+
+
+def _plain(chain: Any, gamma: float, cost: Array, start: Array) -> tuple[Any, Array]:
+    columns = np.asfortranarray(cost)  # column by column: NumPy is slow across short rows
+
+    def sweep(values: Array, out: Array) -> tuple[Array, Array]:
+        low, high = np.empty(values.shape[1]), np.empty(values.shape[1])
+        for i in range(values.shape[1]):
+            new = chain @ values[:, i]
+            new *= gamma
+            new += columns[:, i]
+            out[:, i] = new
+            new -= values[:, i]
+            low[i], high[i] = new.min(), new.max()
+        return low, high
+
+    return sweep, np.array(start, order="F")
+
+
+class Watch:
+    """Sees from the last errors whether `most` sweeps can suffice, and when rounding is all that is left."""
+
+    def __init__(self, most: float) -> None:
+        self.most = most
+        self.errors: list[float] = []
+        self.at_rounding = False
+
+    def gives_up(self, error: float) -> bool:
+        errors = self.errors
+        errors.append(error)
+        n = len(errors)
+        if n > 3 * PATIENCE and min(errors[-PATIENCE:]) >= min(errors[:-PATIENCE]):
+            self.at_rounding = True
+            return True
+        if n < TRIAL or n % 10:
+            return n >= self.most
+        rate = (error / errors[-11]) ** 0.1
+        return rate >= 1.0 or n + math.log(error) / -math.log(rate) > self.most
+
+
+def sweep_occupancy(
+    chain: Any, gamma: float, initial: Array, guess: Array | None, accuracy: float, most: float, compiled: bool
+) -> Swept:
+    """x = ρ + γ P_πᵀ x, to within `accuracy` of its total mass."""
+    visits = initial / (1.0 - gamma) if guess is None else guess
+    flow = _compiled_flow(chain) if compiled else chain.T.__matmul__
+    watch = Watch(most)
+    while True:
+        moved = flow(visits)
+        # The mass must balance, Σx = Σρ + γ Σ P_πᵀ x: scale x so that it does
+        scale = initial.sum() / (visits.sum() - gamma * moved.sum())
+        after = initial + (gamma * scale) * moved
+        # |x − x^π| ≤ |r| / (1 − γ) in the 1-norm, and the mass is 1 / (1 − γ)
+        error = float(np.abs(after - scale * visits).sum() / accuracy)
+        visits = after
+        if error <= 1.0 or watch.gives_up(error):
+            return Swept(visits, error <= 1.0 or watch.at_rounding)
+
+
+def _compiled_flow(chain: Any) -> Any:
+    from cmdpkit.evaluation import kernels
+
+    matrix, out = parts(chain), np.empty(chain.shape[0])
+
+    def flow(visits: Array) -> Array:
+        kernels.flow(*matrix, visits, out)
+        return out
+
+    return flow
