@@ -444,7 +444,8 @@ BAD_INPUT = {
     "problems paper --set gamma=0.9": "'gamma'",
     "problems garnet --out nowhere/model.npz": "nowhere",
     "problems garnet --out .": "directory",
-    "train": "'train'",
+    "train": "'env'",
+    "learn": "'learn'",
 }
 
 

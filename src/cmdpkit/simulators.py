@@ -124,10 +124,12 @@ class Simulator(Statement):
         try:
             # Read-only: a step that wrote into its arguments would corrupt the rollout.
             answer = self._step(_read_only(states), _read_only(actions), rng)
-            following, quantities = answer
         except Exception as error:
             where = self._culprit(states, actions)
             raise ValueError(f"the simulator failed {where}: {type(error).__name__}: {error}") from error
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise ValueError(f"step must return two things, next states and quantities, not a {type(answer).__name__}")
+        following, quantities = answer
         following, quantities = np.asarray(following), np.asarray(quantities, dtype=float)
         n, rows = states.size, self.num_constraints + 1
         if following.shape != (n,) or following.dtype.kind not in "iu":

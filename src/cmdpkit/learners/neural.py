@@ -101,7 +101,7 @@ class NeuralLearner:
             raise ValueError(f"measure must be one of {', '.join(MEASURES)}, not {measure!r}")
         whole = {"num_envs": num_envs, "steps": steps, "cg_steps": cg_steps, "line_search": line_search}
         whole |= {"inner_steps": inner_steps, "critic_epochs": critic_epochs, "critic_minibatch": critic_minibatch}
-        if not isinstance(hidden, (list, tuple)) or not hidden:
+        if not isinstance(hidden, (list, tuple)):
             raise ValueError(f"hidden must be a list of layer sizes, as in [128, 128], got {hidden!r}")
         if not isinstance(normalise, (bool, np.bool_)):
             raise ValueError(f"normalise must be True or False, got {normalise!r}")
