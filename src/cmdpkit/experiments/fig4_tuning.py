@@ -25,7 +25,7 @@ def run(settings: Settings) -> None:
         """The runs of Figure 4 itself are among them."""
         return runs / (f"paper-{method}-{seed}" if step == 0.0005 else f"paper-{method}-{step:g}-{seed}")
 
-    cases = [(method, step, seed) for method in METHODS for step in steps for seed in range(seeds)]
+    cases = [(method, step, seed) for seed in range(seeds) for method in METHODS for step in steps]
     jobs = [
         (method, seed, iterations, folder(method, step, seed), {**OPTIONS[method], "eta_dual": step, **small})
         for method, step, seed in cases
