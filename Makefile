@@ -23,7 +23,7 @@ $(LIGHT): pyproject.toml constraints.txt  # without PyTorch, which is large and 
 	$(call install,plot)
 	touch $@
 
-demo: $(LIGHT)  ## solve the paper's instance with every method, print a table, plot the convergence
+demo: $(LIGHT)  ## solve the paper's instance with the main methods, print a table, plot the convergence
 	$(BIN)/python -m cmdpkit.experiments.demo
 
 test: lint  ## lint, then every test

@@ -336,7 +336,7 @@ def test_batches_refuse():
 def test_missing_and_miscounted_costs_are_refused():
     with pytest.raises(ValueError, match="reports no costs"):
         read_costs({}, 2)
-    with pytest.raises(ValueError, match=r"reports 1 costs .2 environments., and 2 limits"):
+    with pytest.raises(ValueError, match="reports 1 cost, and 2 limits were given"):
         read_costs({"cost": np.zeros(2)}, 2, count=2)
     with pytest.raises(ValueError, match="environment 1 reported the costs"):
         read_costs({"cost": np.array([0.0, np.nan])}, 2)

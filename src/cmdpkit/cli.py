@@ -311,7 +311,7 @@ def evaluate(run: str, episodes: int, confidence: float, seed: int, as_json: boo
             "make: use cmdpkit.certify_on_episodes(env, policy, limits)"
         )
     policy = NeuralPolicy.load(Path(run) / "policy.npz")
-    proof = certify_on_episodes(env, policy, limits, measure, confidence, episodes, seed=seed, **rest)
+    proof = certify_on_episodes(env, policy, limits, measure, confidence, episodes, seed=seed, progress=True, **rest)
     if as_json:
         click.echo(json.dumps(proof.to_dict(), indent=2))
     else:
@@ -322,9 +322,11 @@ def evaluate(run: str, episodes: int, confidence: float, seed: int, as_json: boo
 def _need(*packages: str) -> None:
     from importlib.util import find_spec
 
+    from cmdpkit.training import NEURAL
+
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
-        raise ValueError(f"this needs {' and '.join(missing)}: pip install 'cmdpkit[neural]'")
+        raise ValueError(f"this needs {' and '.join(missing)}: {NEURAL}")
 
 
 def _list_problems(as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,9 @@ def certify_on_episodes(
     steps: int = 500,
     gamma: float = 0.98,
     bounds: Sequence[tuple[float, float]] | None = None,
-    num_envs: int = 100,
+    num_envs: int = 16,
     seed: int = 0,
+    progress: bool = False,
 ) -> SimulationCertificate:
     """Intervals for reward and costs from fresh episodes, and a verdict on every limit.
 
@@ -40,13 +42,15 @@ def certify_on_episodes(
         bounds: (low, high) of the reward and of each cost in one step. With them (or with `metadata["bounds"]` of the
             environment) the intervals are empirical Bernstein's, valid at any number of episodes; without, they are
             Student's, which assume nearly normal means (`certificate.assumption` says so).
-        num_envs: environments stepped together.
+        num_envs: environments stepped together; with many more, BLAS's threads may cost a busy machine dearly.
         seed: of the episodes.
+        progress: show a progress bar on stderr, on a terminal.
     """
     from scipy.stats import t as student
 
     from cmdpkit.envs.batch import as_batch
     from cmdpkit.learners.rollouts import MEASURES, collect
+    from cmdpkit.report import tracker
 
     if not 0.0 < check_number(confidence, "confidence") < 1.0:
         raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
@@ -59,13 +63,13 @@ def certify_on_episodes(
     if known is not None:
         spans, rest = _spans(known, len(limits) + 1, measure, steps, gamma)
     parts: list[Array] = []
-    total = 0
-    while total < episodes:
-        # Seeds far from those of training: episodes that were learned from would flatter the policy.
-        rollout = collect(envs, policy, steps, len(limits), np.random.default_rng([seed, 3, len(parts)]))
-        _check_bounds(known, rollout.quantities)
-        parts.append(rollout.samples(measure, gamma))
-        total += envs.num_envs
+    batches = range(-(-episodes // envs.num_envs))
+    with tracker() if progress else nullcontext(lambda items, _: items) as track:
+        for batch in track(batches, "episodes"):
+            # Seeds apart from those of training: episodes that were learned from would flatter the policy.
+            rollout = collect(envs, policy, steps, len(limits), np.random.default_rng([seed, 3, batch]))
+            _check_bounds(known, rollout.quantities)
+            parts.append(rollout.samples(measure, gamma))
     samples = np.concatenate(parts)[:episodes]
     mean, variance = samples.mean(axis=0), samples.var(axis=0, ddof=1)
     share = (1.0 - confidence) / mean.size

@@ -32,6 +32,8 @@ def result_report(result: Result) -> Group:
     cost = f"method {result.method}, {result.iterations} iteration{plural},{drawn} {result.time:.3g} s"
     if isinstance(result.model, CMDP):
         body = certificate_report(result.certificate, result.model)
+        if result.samples is not None:
+            cost += "\nlearned from samples alone; bound and certificate are the model's"
     else:
         body = simulation_report(result)
     return Group(head, "", body, "", Text(cost, style="dim"))
@@ -258,8 +260,6 @@ def training_display(
     limits: Any, steps_each: int, method: str, iterations: int, callback: Any
 ) -> Iterator[Callable[[Any, int], Any]]:
     """A live display on stderr: progress, reward, costs against limits, multipliers, speed, time left."""
-    import time
-
     from rich.console import Console, Group
     from rich.live import Live
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -271,10 +271,9 @@ def training_display(
     begun: list[tuple[float, int]] = []
 
     def picture(row: Any, number: int) -> Any:
-        now = time.perf_counter()
         if not begun:
-            begun.append((now, number))
-        seconds, done = now - begun[0][0], number - begun[0][1]
+            begun.append((row.time, number))
+        seconds, done = row.time - begun[0][0], number - begun[0][1]
         table = Table(box=None, pad_edge=False)
         for title in ("", "now", "limit", "multiplier"):
             table.add_column(title, justify="left" if not title else "right")

@@ -194,6 +194,7 @@ def learn(
     learner, rule = _build(simulator, method, sampling, given, meter, budget, slater)
     lam = np.atleast_1d(np.asarray(given["initial_multipliers"], float)) if "initial_multipliers" in given else None
     store = Checkpoint(checkpoint, _identity(simulator, method, sampling, given, seed))
+    start = learner.policy
     rows, policies = _restore(store.load(), learner, meter)
     mark = _mark(learner, meter)
     if rows:
@@ -218,7 +219,7 @@ def learn(
     store.save(partial(_state, mark, rows, policies))
     return Learned(
         status=status,
-        last=policies[-1] if policies else learner.policy,
+        last=policies[-1] if policies else start,
         mixture=MixturePolicy(policies) if policies else None,
         multipliers=rows[-1].multipliers if rows else np.zeros(simulator.num_constraints),
         history=history(simulator, rows, with_samples=True),

@@ -146,14 +146,19 @@ def _learn(
         iterations=learned.iterations,
         time=limits.elapsed,
         method=method,
-        message=(LEARNED if status is Status.ITERATION_LIMIT else status.advice)
-        + ("" if proof else f" {NO_BOUNDS if model.bounds is None else NO_TIME}"),  # type: ignore[union-attr]
+        message=_advice(learned, status) + ("" if proof else f" {NO_BOUNDS if model.bounds is None else NO_TIME}"),  # type: ignore[union-attr]
         model=model,
         last_policy=learned.last,
         average_policy=mixture,
         average_certificate=average,
         samples=learned.samples,
     )
+
+
+def _advice(learned: Learned, status: Status) -> str:
+    if status is Status.SAMPLE_LIMIT and not learned.iterations:
+        return "Not one iteration fits into the budget of transitions: the policy is the one it would have begun with."
+    return LEARNED if status is Status.ITERATION_LIMIT else status.advice
 
 
 def _judge(simulator: Simulator, policy: Any, sampling: Sampling, seed: int) -> SimulationCertificate | None:

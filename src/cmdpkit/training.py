@@ -34,6 +34,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "crpo": {},
 }
 ETA_DUAL = 5e-4
+NEURAL = "pip install 'cmdpkit[neural]', or in a clone of it .venv/bin/pip install -c constraints.txt -e '.[neural]'"
 
 
 class Row(NamedTuple):
@@ -162,10 +163,13 @@ def train(
         (2, 2)
     """
     rule, settings = _rule(method, options, limits, iterations, seed, time_limit)
-    import torch
+    try:
+        import safetensors  # noqa: F401 - for checkpoints
+        import torch
 
-    from cmdpkit.learners.neural import NeuralLearner
-
+        from cmdpkit.learners.neural import NeuralLearner
+    except ImportError as error:
+        raise ImportError(f"training needs PyTorch, Gymnasium and safetensors: {NEURAL}") from error
     threads = torch.get_num_threads()
     learner = NeuralLearner(env, limits, measure, int(seed), **settings)  # which uses one thread
     identity = {"env": _name(env), "method": method, "limits": learner.limits.tolist(), "measure": measure}
@@ -223,7 +227,7 @@ class _Run:
                         explained=update.fit,
                         verdict=update.verdict,
                         steps=update.iteration * learner.steps * learner.envs.num_envs,
-                        time=budget.elapsed,
+                        time=update.finished - budget.started,
                     )
                     self.rows.append(row)
                     self._tell(row, watch, budget)
@@ -238,7 +242,7 @@ class _Run:
             self.store.save(partial(self._write, mark))
             result = self._result(Status.INTERRUPTED, budget.elapsed)
             kept = f"; {result.iterations} iterations are safe" + (f" in {self.folder}" if self.folder else "")
-            raise TrainingFailed(f"{error}{kept}", result) from error
+            raise TrainingFailed(f"{error}{kept if result.iterations else ''}", result) from error
         self.store.save(partial(self._write, mark))
         return self._result(status or Status.ITERATION_LIMIT, budget.elapsed)
 
@@ -269,7 +273,7 @@ class _Run:
             time=elapsed,
             folder=self.folder,
         )
-        if self.folder is not None:
+        if self.folder is not None and self.rows:
             result.policy.save(self.folder / "policy.npz")
             _write_json(self.folder / "result.json", result.to_dict())
         if self.board is not None:

@@ -128,15 +128,21 @@ def read_costs(infos: Mapping[str, Any], num_envs: int, count: int | None = None
             "the environment reports no costs: a step's info has neither 'cost' nor 'costs'; "
             "cmdpkit.envs.WithCosts(env, fn) adds them"
         )
-    if costs.shape[0] != num_envs or (count is not None and costs.shape[1] != count):
+    if costs.shape[0] != num_envs:
+        raise ValueError(f"costs were reported for {costs.shape[0]} environments, and there are {num_envs}")
+    if count is not None and costs.shape[1] != count:
         raise ValueError(
-            f"the environment reports {costs.shape[1]} costs ({costs.shape[0]} environments), and "
-            f"{costs.shape[1] if count is None else count} limits were given ({num_envs} environments)"
+            f"the environment reports {_counted(costs.shape[1], 'cost')}, and {_counted(count, 'limit')} "
+            f"{'was' if count == 1 else 'were'} given: every cost needs a limit"
         )
     if not np.isfinite(costs).all():
         i = int(np.flatnonzero(~np.isfinite(costs).all(axis=1))[0])
         raise ValueError(f"environment {i} reported the costs {costs[i]}; every cost must be finite")
     return costs
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" + ("" if number == 1 else "s")
 
 
 def _present(infos: Mapping[str, Any]) -> Array | None:

@@ -10,6 +10,7 @@ The rules and the loop are those of the tabular learners.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -39,6 +40,7 @@ class Update(NamedTuple):
     trials: int  # of the line search
     verdict: str  # "accepted", "no gradient", "line search failed" or "not finite"
     fit: Array  # (m + 1,): part of the returns' variance that the critics explained before they saw them
+    finished: float  # time.perf_counter() at its end
 
 
 class NeuralLearner:
@@ -184,7 +186,7 @@ class NeuralLearner:
         self.theta, self._rollout = outcome.theta, None
         self.iteration += 1
         explained = 1.0 - advantages.var(axis=(0, 1)) / np.maximum(returns.var(axis=(0, 1)), 1e-12)
-        return Update(self.iteration, objective, values, *outcome[1:], explained)
+        return Update(self.iteration, objective, values, *outcome[1:], explained, time.perf_counter())
 
     def _step(
         self, rollout: Rollout, x: torch.Tensor, advantages: Array, weights: Weights, anchor: torch.Tensor
