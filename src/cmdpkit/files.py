@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import json
 import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -51,6 +53,20 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def write_csv(path: PathLike, columns: Mapping[str, Iterable[Any]]) -> None:
+    """Write columns with their names on top."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    write_whole(path, lambda file: file.write(text.getvalue().encode()))
+
+
+def write_json(path: PathLike, content: Any) -> None:
+    text = json.dumps(content, indent=2) + "\n"
+    write_whole(path, lambda file: file.write(text.encode()))
 
 
 def save_arrays(path: PathLike, kind: str, arrays: Mapping[str, Any]) -> None:

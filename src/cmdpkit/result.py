@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 
 from cmdpkit.certificate import Certificate, finite
 from cmdpkit.checks import Array
-from cmdpkit.files import PathLike, write_whole
+from cmdpkit.files import PathLike, write_json
 from cmdpkit.model import CMDP, Statement
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.simulators import Simulator
@@ -163,8 +162,7 @@ class Result:
 
     def save(self, path: PathLike) -> None:
         """Write `to_dict()` as JSON, whole or not at all."""
-        text = json.dumps(self.to_dict(), indent=2) + "\n"
-        write_whole(path, lambda file: file.write(text.encode()))
+        write_json(path, self.to_dict())
 
     def __str__(self) -> str:
         from cmdpkit.report import result_text

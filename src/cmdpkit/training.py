@@ -13,7 +13,7 @@ import numpy as np
 from cmdpkit.budget import Budget
 from cmdpkit.checkpoint import Checkpoint
 from cmdpkit.checks import Array, as_floats, check_count, check_number
-from cmdpkit.files import PathLike, load_tensors, save_tensors, write_whole
+from cmdpkit.files import PathLike, load_tensors, save_tensors, write_csv, write_json
 from cmdpkit.neural_policy import NeuralPolicy
 from cmdpkit.primal_dual import primal_dual
 from cmdpkit.result import History, Status
@@ -207,7 +207,7 @@ class _Run:
         if saved is not None:
             self._restore(saved)
         elif self.folder is not None:
-            _write_json(self.folder / "run.json", identity)
+            write_json(self.folder / "run.json", identity)
         self.board = _board(self.folder, len(self.rows)) if tensorboard else None
 
     def go(self, rule: Rule, iterations: int, budget: Budget, watch: Watch | None) -> TrainingResult:
@@ -275,7 +275,7 @@ class _Run:
         )
         if self.folder is not None and self.rows:
             result.policy.save(self.folder / "policy.npz")
-            _write_json(self.folder / "result.json", result.to_dict())
+            write_json(self.folder / "result.json", result.to_dict())
         if self.board is not None:
             self.board.flush()
         return result
@@ -383,27 +383,13 @@ def _board(folder: Path | None, rows: int) -> Any:
     return SummaryWriter(str(folder), purge_step=rows + 1)
 
 
-def _write_json(path: Path, content: Any) -> None:
-    import json
-
-    text = json.dumps(content, indent=2) + "\n"
-    write_whole(path, lambda file: file.write(text.encode()))
-
-
 def _write_log(path: Path, history: History) -> None:
     """The history as a table: one row an iteration, a column for every number."""
-    import csv
-    import io
-
     columns: dict[str, Any] = {"iteration": range(1, len(history) + 1)}
     for name in history.columns:
         table = history[name]
         columns |= {name: table} if table.ndim == 1 else {f"{name}_{i}": table[:, i] for i in range(table.shape[1])}
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    write_whole(path, lambda file: file.write(text.getvalue().encode()))
+    write_csv(path, columns)
 
 
 def _display(show: bool, learner: Any, method: str, iterations: int, callback: Watch | None) -> Any:

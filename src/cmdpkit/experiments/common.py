@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import csv
-import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from cmdpkit.checks import Array
+from cmdpkit.files import write_csv as write_csv
 from cmdpkit.files import write_whole
 from cmdpkit.model import CMDP, AtLeast
 from cmdpkit.result import Result
@@ -133,14 +133,6 @@ def append_row(columns: dict[str, list[Any]], row: Sequence[Any]) -> None:
     """Add one entry to every column, in order."""
     for column, value in zip(columns.values(), row, strict=True):
         column.append(value)
-
-
-def write_csv(path: Path, columns: Mapping[str, Iterable[Any]]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    write_whole(path, lambda file: file.write(text.getvalue().encode()))
 
 
 def read_csv(path: Path) -> dict[str, Array]:
