@@ -341,6 +341,28 @@ def test_a_checkpoint_that_cannot_be_written_does_not_cost_the_run(tmp_path, mon
     assert result.iterations == 2
 
 
+def test_a_failing_simulator_loses_nothing(tmp_path):
+    """Once it is mended the run goes on from its last whole step, and ends as if nothing had happened."""
+    cmdp = ck.problems.paper()
+    simulator, calls = twin(cmdp), []
+    inner = simulator._step
+
+    def fails_late(states, actions, rng):
+        calls.append(1)
+        if len(calls) == 150:
+            raise OSError("the licence server is gone")
+        return inner(states, actions, rng)
+
+    simulator._step = fails_late
+    settings = {"sampling": ck.Sampling(rollouts=2, value_rollouts=20), "max_iterations": 8}
+    with pytest.raises(ValueError, match="licence server"):
+        ck.solve(simulator, checkpoint=tmp_path / "run.npz", **settings)
+    resumed = ck.solve(twin(cmdp), checkpoint=tmp_path / "run.npz", **settings)
+    once = ck.solve(twin(cmdp), **settings)
+    assert (tmp_path / "run.npz").exists()
+    np.testing.assert_array_equal(resumed.policy.log_probabilities, once.policy.log_probabilities)
+
+
 def test_a_second_ctrl_c_keeps_what_was_learned(monkeypatch):
     """While certificates are drawn, impatience costs the certificates only."""
     import cmdpkit.solver

@@ -208,6 +208,9 @@ def learn(
         except Stopped:
             status = Status.SAMPLE_LIMIT if meter.out_of_budget else budget.spent(len(rows)) or Status.INTERRUPTED
             break
+        except Exception:  # the user's simulator failed: what was learned until then is kept
+            store.save(partial(_state, mark, rows, policies))
+            raise
         numbers = (iterate.objective, iterate.v, iterate.multipliers, iterate.inner_steps)
         rows.append(Row(*numbers, budget.elapsed, meter.samples))
         policies.append(learner.policy)
