@@ -357,9 +357,9 @@ def test_a_failing_simulator_loses_nothing(tmp_path):
     settings = {"sampling": ck.Sampling(rollouts=2, value_rollouts=20), "max_iterations": 8}
     with pytest.raises(ValueError, match="licence server"):
         ck.solve(simulator, checkpoint=tmp_path / "run.npz", **settings)
+    assert (tmp_path / "run.npz").exists()
     resumed = ck.solve(twin(cmdp), checkpoint=tmp_path / "run.npz", **settings)
     once = ck.solve(twin(cmdp), **settings)
-    assert (tmp_path / "run.npz").exists()
     np.testing.assert_array_equal(resumed.policy.log_probabilities, once.policy.log_probabilities)
 
 
