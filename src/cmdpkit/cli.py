@@ -206,7 +206,7 @@ def problems(name: str | None, out: str | None, parameters: tuple[str, ...], as_
 def reproduce(names: tuple[str, ...], out: str, seeds: int, quick: bool) -> None:
     """Reproduce the paper's experiments: fig1, fig2, table1, zero, theory, fig3, complexity, or all of these.
 
-    fig4 and fig4-tuning (Acrobot with neural policies) take an hour and more, and run only by name.
+    fig4, fig4-tuning (Acrobot with neural policies) and tasks (CartPole, Pendulum) take long, and run only by name.
     """
     from cmdpkit.experiments.reproduce import page_of, table
     from cmdpkit.experiments.reproduce import reproduce as run
