@@ -14,7 +14,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import cmdpkit as ck
-from cmdpkit import balance, columns, exact_methods
+from cmdpkit import adaptive, columns, exact_methods
 from cmdpkit.learners import ExactLearner
 from cmdpkit.primal_dual import primal_dual
 from cmdpkit.rules import PMDPD
@@ -56,7 +56,7 @@ def pmdpd_row(table: list[ck.CMDP], optima: list[float], make) -> str:
 
 def fixed(step: float, eta_dual: float):
     def make(cmdp: ck.CMDP):
-        spans = balance.reference_span(cmdp.spans)
+        spans = adaptive.reference_span(cmdp.spans)
         learner = ExactLearner(cmdp, ck.TabularPolicy.uniform(cmdp.states, cmdp.actions), step=step / spans[0])
         return primal_dual(learner, PMDPD(eta_dual * (1.0 - cmdp.gamma) * spans[0] / spans[1:] ** 2))
 
@@ -64,7 +64,7 @@ def fixed(step: float, eta_dual: float):
 
 
 def balanced(cmdp: ck.CMDP):
-    return balance.balanced_primal_dual(ExactLearner(cmdp, ck.TabularPolicy.uniform(cmdp.states, cmdp.actions)))
+    return adaptive.adaptive_primal_dual(ExactLearner(cmdp, ck.TabularPolicy.uniform(cmdp.states, cmdp.actions)))
 
 
 def main() -> None:

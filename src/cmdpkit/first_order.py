@@ -20,19 +20,23 @@ from cmdpkit.result import Outcome, Status
 
 
 class Prover:
-    """Looks for a certificate now and then: at every tenth part of the run, and only when a policy is near enough."""
+    """Looks for a certificate when the method says that it has arrived, and else at every tenth part of the run.
+
+    It does so only when a policy is near enough to the limits.
+    """
 
     def __init__(self, cmdp: CMDP, recorder: Recorder, tol: float, allowed_violation: float, stop: Stop) -> None:
         self.cmdp, self.recorder, self.tol, self.allowed_violation = cmdp, recorder, tol, allowed_violation
         self.stop = stop
         self.next_check = 10
-        self.next_refutation = 100
+        self.next_refutation = 20
         self.bound = -np.inf
         self.multipliers = np.zeros(cmdp.num_constraints)
 
-    def found(self, k: int) -> Certificate | None:
-        """A certificate that ends the run at macro step k, if there is one."""
-        if self.tol == 0.0 or k < self.next_check:
+    def found(self, iterate: Iterate) -> Certificate | None:
+        """A certificate that ends the run at this iterate, if there is one."""
+        k = iterate.k
+        if self.tol == 0.0 or (k < self.next_check and not self._promising(iterate)):
             return None
         self.next_check = k + max(10, k // 10)
         near = [policy for policy, values in self._policies() if self._feasible(values[1:])]
@@ -43,6 +47,11 @@ class Prover:
             self.next_refutation = 2 * k
             return self._refute()
         return None
+
+    def _promising(self, iterate: Iterate) -> bool:
+        """The method itself thinks that it has arrived."""
+        size = min(max(1.0, abs(iterate.objective)), max(abs(iterate.objective), float(self.cmdp.fine_scales[0])))
+        return iterate.distance is not None and iterate.distance <= self.tol * size
 
     def _policies(self) -> list[tuple[Callable[[], TabularPolicy], Array]]:
         last = self.recorder.rows[-1]
@@ -113,7 +122,7 @@ def run(
     while status is None:
         iterate = next(iterates)
         recorder.add(iterate, budget.elapsed)
-        found = prover.found(iterate.k)
+        found = prover.found(iterate)
         if found is not None and found.infeasibility is not None:
             return _outcome(Status.INFEASIBLE, recorder.policy, found, recorder)
         if budget.watch is not None:

@@ -137,13 +137,13 @@ def level_point(center: Array, costs: Array, rows: Array, level: float, cap: flo
     if need.max() <= 0.0:
         return center
     system, target = np.vstack([cuts.T, need]), np.append(np.zeros(m), 1.0)
-    residual = system @ _nonnegative_least_squares(system, target) - target
+    residual = system @ nonnegative_least_squares(system, target) - target
     if -residual[-1] < 1e-12:
         return None
     return np.asarray(np.clip(center - residual[:-1] / residual[-1], 0.0, cap))
 
 
-def _nonnegative_least_squares(matrix: Array, target: Array) -> Array:
+def nonnegative_least_squares(matrix: Array, target: Array) -> Array:
     """min |matrix·x − target| over x ≥ 0 by the active sets of Lawson and Hanson."""
     x = np.zeros(matrix.shape[1])
     free = np.zeros(x.size, dtype=bool)

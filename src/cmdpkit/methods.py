@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cmdpkit.balance import balanced_primal_dual, reference_span
+from cmdpkit.adaptive import adaptive_primal_dual, reference_span
 from cmdpkit.checks import Array
 from cmdpkit.learners.exact import ExactLearner
 from cmdpkit.linprog import slater_margin
@@ -31,7 +31,7 @@ def build(cmdp: CMDP, method: str, options: dict[str, Any], macro_steps: int, to
         return _by_theorem_1(cmdp, given, macro_steps, multipliers)
     learner = _learner(cmdp, method, given, tol)
     if method == "pmd-pd" and "step" not in given and "eta_dual" not in given:
-        return learner, balanced_primal_dual(learner, multipliers)
+        return learner, adaptive_primal_dual(learner, multipliers)
     return learner, primal_dual(learner, _rule(cmdp, method, given), multipliers)
 
 

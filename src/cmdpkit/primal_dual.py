@@ -27,6 +27,7 @@ class Iterate:
     multipliers: Array  # λ_k
     weights: Weights  # with which π_{k−1} was improved to π_k
     inner_steps: int  # t_{k−1}, natural-gradient steps taken for it
+    distance: float | None = None  # from the optimality conditions, in units of V_0, where the method knows it
 
 
 def primal_dual(learner: Learner, rule: Rule, multipliers: Array | None = None) -> Iterator[Iterate]:

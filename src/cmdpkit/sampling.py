@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cmdpkit.balance import reference_span
+from cmdpkit.adaptive import reference_span
 from cmdpkit.budget import Budget, Snapshot
 from cmdpkit.checkpoint import Checkpoint
 from cmdpkit.checks import Array, check_count, check_number, digest

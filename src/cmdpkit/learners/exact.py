@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation.backup import look_ahead
+from cmdpkit.evaluation.backup import advantages, look_ahead
 from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
@@ -43,8 +43,12 @@ class ExactLearner:
         self.alpha = alpha
         self.fixed_anchor = fixed_anchor
         self.natural = natural
+        self.accuracy = 0.0  # relative error that evaluations may have; 0 is as exact as rounding allows
         self._plan = Plan()
         self._tables = cmdp.costs.reshape(-1, cmdp.states, cmdp.actions)
+        self._largest_values = cmdp.cost_sizes / (1.0 - cmdp.gamma)
+        self._values: Array | None = None  # the last ones known, to start from
+        self._visits: Array | None = None
         self.move_to(policy)
 
     def move_to(self, policy: TabularPolicy) -> None:
@@ -52,7 +56,7 @@ class ExactLearner:
         self.policy = policy
         self._system = PolicySystem(self.cmdp, policy.probabilities, plan=self._plan)
         # V_i(ρ) = ⟨d_ρ, c_i⟩ / (1 − γ): one transposed solve gives the values of all costs
-        self.state_visits = self._system.state_occupancy()
+        self.state_visits = self._visits = self._system.state_occupancy(self._visits, self.accuracy)
         self.occupancy = self.state_visits[:, None] * policy.probabilities
         values = self.cmdp.costs @ self.occupancy.ravel()
         self._objective = float(values[0])
@@ -94,18 +98,15 @@ class ExactLearner:
             direction = self.occupancy * (direction - values[:, None])
         return TabularPolicy.softmax(log_pi - step * direction)
 
-    def lagrangian_values(self, lam: Array) -> tuple[Array, Array]:
-        """V (S,) and Q (S, A) of the current policy for the cost c_0 + Σ λ_i c_i."""
-        cost = np.tensordot(np.append(1.0, lam), self._tables, axes=1)
-        value = self._system.solve((self.policy.probabilities * cost).sum(axis=1))
-        return value, cost + look_ahead(self.cmdp, value).reshape(cost.shape)
+    def state_values(self) -> Array:
+        """V_i(s) of all costs i = 0..m, as (S, m + 1)."""
+        policy_costs = np.einsum("isa,sa->si", self._tables, self.policy.probabilities)
+        self._values = self._system.state_values(policy_costs, self._values, self.accuracy * self._largest_values)
+        return self._values
 
-    def constraint_advantages(self) -> Array:
-        """A_i(s, a) = Q_i(s, a) − V_i(s) for every constraint, as (m, S, A)."""
-        costs = self._tables[1:]
-        value = self._system.solve(np.einsum("isa,sa->si", costs, self.policy.probabilities))
-        ahead = look_ahead(self.cmdp, value).T.reshape(costs.shape)
-        return np.asarray(costs + ahead - value.T[:, :, None])
+    def advantages(self) -> Array:
+        """A_i(s, a) = Q_i(s, a) − V_i(s) of all costs i = 0..m, as (S·A, m + 1)."""
+        return advantages(self.cmdp, self.state_values())
 
 
 def _within_rounding(one: Array, other: Array) -> bool:
