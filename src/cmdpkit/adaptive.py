@@ -9,7 +9,7 @@ and the mirror step for the weights w is π_w ∝ π exp(−step · (A_0 + Σ w_
 λ⁺ = max(0, λ + η′ V(π⁺)), in which the dual sees the new policy, can be solved for λ⁺ before the new policy is
 evaluated. Its solution is the maximum over w ≥ 0 of a concave function of m numbers,
 
-    Ψ(w) = Σ w_i V_i − (1/step) Σ_s x(s) log Σ_a π(a|s) exp(−step · (A_0 + Σ w_i A_i)(s, a)) − Σ (w_i − λ_i)² / (2 η′_i),
+    Ψ(w) = Σ w_i V_i − (1/step) Σ_s x(s) log Σ_a π(a|s) exp(−step (A_0 + Σ w_i A_i)(s, a)) − Σ (w_i − λ_i)² / (2 η′_i),
 
 found by Newton's method without any evaluation. Its Hessian is −(step · G + 1/η′), with the Fisher metric of the
 policy seen through the constraints, G_ij = Σ_s x(s) Cov_{a~π_w}(A_i, A_j): for η′ → ∞ the update is λ + (step · G)⁻¹ V,
@@ -35,6 +35,12 @@ GROWTH = 3.0
 LARGEST_STEP = 1e10
 """In units of (1 − γ) / span(c_0): beyond, rounding in the advantages would move probabilities."""
 
+INEXACT, ROUGHEST = 1e-2, 1e-3
+"""Evaluations may have this part of the distance from optimality as their error, and no more than the second."""
+
+ROUNDING = 1e-12
+"""Added to the Hessian, relative to its diagonal: in the limit it has no more rank than randomised states."""
+
 NEWTON_STEPS = 100
 """At most; four or five are usual."""
 
@@ -51,13 +57,15 @@ def adaptive_primal_dual(learner: ExactLearner, multipliers: Array | None = None
     advantages = learner.advantages()
     k = 0
     while True:
-        lam = ImplicitDual(learner, advantages, step, lam, eta_dual).maximise()
+        if lam.size:
+            lam = ImplicitDual(learner, advantages, step, lam, eta_dual).maximise()
         weights = Weights(1.0, lam, step=step)
         inner_steps = learner.improve(weights)
         v, advantages = learner.constraint_values(), learner.advantages()
         distance = kkt_residual(learner, advantages, lam)
         k += 1
         yield Iterate(k, learner.objective_value(), v, lam, weights, inner_steps, distance)
+        learner.accuracy = min(ROUGHEST, INEXACT * distance * (1.0 - cmdp.gamma) * unit)
         if step < largest:
             step, eta_dual = GROWTH * step, GROWTH * eta_dual
 
@@ -92,11 +100,11 @@ class ImplicitDual:
         u, damping = self.start, 0.0
         value, pi = self._value(u)
         slope, hessian = self._slopes(u, pi)
-        negligible = 1e-12 * np.abs(self.values).max(initial=0.0)
+        negligible = 1e-12 * np.abs(self.values).max()
         for _ in range(NEWTON_STEPS):
-            if np.where(u > 0.0, np.abs(slope), slope).max(initial=0.0) <= negligible:
+            if np.where(u > 0.0, np.abs(slope), slope).max() <= negligible:
                 break
-            new = _maximum_of_quadratic(u, slope, hessian + damping * np.diag(np.diag(hessian)))
+            new = _maximum_of_quadratic(u, slope, hessian + (damping + ROUNDING) * np.diag(np.diag(hessian)))
             move = new - u
             promised = slope @ move - 0.5 * move @ hessian @ move
             new_value, new_pi = self._value(new)
@@ -135,9 +143,9 @@ class ImplicitDual:
 
 def _maximum_of_quadratic(u: Array, slope: Array, hessian: Array) -> Array:
     """argmax over u⁺ ≥ 0 of slope·(u⁺ − u) − ½ (u⁺ − u)ᵀ hessian (u⁺ − u), as non-negative least squares."""
-    root = np.linalg.cholesky(hessian).T
+    root = np.asarray(np.linalg.cholesky(hessian).T, dtype=float)
     target = np.linalg.solve(root.T, hessian @ u + slope)
-    return nonnegative_least_squares(root, target)
+    return nonnegative_least_squares(root, np.asarray(target, dtype=float))
 
 
 def reference_span(spans: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,13 @@ from cmdpkit.recorder import Recorder
 from cmdpkit.result import Outcome, Status
 
 
+class Proved(NamedTuple):
+    """What ends a run: a policy, and its proof of optimality or of infeasibility."""
+
+    policy: TabularPolicy
+    certificate: Certificate
+
+
 class Prover:
     """Looks for a certificate when the method says that it has arrived, and else at every tenth part of the run.
 
@@ -33,16 +41,21 @@ class Prover:
         self.bound = -np.inf
         self.multipliers = np.zeros(cmdp.num_constraints)
 
-    def found(self, iterate: Iterate) -> Certificate | None:
-        """A certificate that ends the run at this iterate, if there is one."""
+    def found(self, iterate: Iterate) -> Proved | None:
+        """A certificate that ends the run at this iterate, and its policy, if there is one."""
         k = iterate.k
         if self.tol == 0.0 or (k < self.next_check and not self._promising(iterate)):
             return None
         self.next_check = k + max(10, k // 10)
         near = [policy for policy, values in self._policies() if self._feasible(values[1:])]
+        for lam in self._candidates() if near else []:
+            self._ask(lam)
+            for policy in near:
+                certificate = proof.build(self.cmdp, policy(), self.multipliers, self.bound)
+                if self._proved(certificate):
+                    return Proved(policy(), certificate)
         if near:
-            self.improve_bound()
-            return next((c for c in map(self.certificate, near) if self._proved(c)), None)
+            return None
         if k >= self.next_refutation:
             self.next_refutation = 2 * k
             return self._refute()
@@ -71,16 +84,20 @@ class Prover:
         safe = certificate.feasible(self.allowed_violation)
         return safe and certificate.gap <= self.tol and distance <= self.tol * scale
 
-    def improve_bound(self) -> None:
-        """Ask for G(λ) at the candidate multipliers and keep the best."""
-        choice = self.recorder.policy.log_probabilities.argmax(axis=1)
-        for lam in self.recorder.candidate_multipliers() or [self.multipliers]:
-            bound = minimise(self.cmdp, np.append(1.0, lam), choice, self.stop).bound
-            if bound > self.bound:
-                self.bound, self.multipliers = bound, lam
+    def _candidates(self) -> list[Array]:
+        return self.recorder.candidate_multipliers() or [self.multipliers]
 
-    def certificate(self, policy: Callable[[], TabularPolicy]) -> Certificate:
-        return proof.build(self.cmdp, policy(), self.multipliers, self.bound)
+    def _ask(self, lam: Array) -> None:
+        """Ask for G(λ), and keep the best."""
+        choice = self.recorder.policy.log_probabilities.argmax(axis=1)
+        bound = minimise(self.cmdp, np.append(1.0, lam), choice, self.stop).bound
+        if bound > self.bound:
+            self.bound, self.multipliers = bound, lam
+
+    def improve_bound(self) -> None:
+        """Ask for G(λ) at all candidate multipliers."""
+        for lam in self._candidates():
+            self._ask(lam)
 
     def snapshot(self, iterate: Iterate, elapsed: float) -> Snapshot:
         cmdp = self.cmdp
@@ -93,13 +110,14 @@ class Prover:
             time=elapsed,
         )
 
-    def _refute(self) -> Certificate | None:
+    def _refute(self) -> Proved | None:
         """When multipliers run away, their direction is a candidate for a proof that the limits cannot be met."""
         for y in (self.recorder.last_weights[1:], self.recorder.weights[1:]):
             if y.min() >= 0.0 and y.sum() > 0.0:
                 margin = minimise(self.cmdp, np.append(0.0, y / y.sum()), stop=self.stop).bound
                 if margin > 0.0:
-                    return proof.build_infeasible(self.cmdp, self.recorder.policy, y / y.sum(), margin)
+                    policy = self.recorder.policy
+                    return Proved(policy, proof.build_infeasible(self.cmdp, policy, y / y.sum(), margin))
         return None
 
 
@@ -123,11 +141,12 @@ def run(
         iterate = next(iterates)
         recorder.add(iterate, budget.elapsed)
         found = prover.found(iterate)
-        if found is not None and found.infeasibility is not None:
-            return _outcome(Status.INFEASIBLE, recorder.policy, found, recorder)
         if budget.watch is not None:
             budget.tell(prover.snapshot(iterate, budget.elapsed))
-        status = budget.spent(iterate.k) if found is None else Status.OPTIMAL
+        if found is not None:
+            infeasible = found.certificate.infeasibility is not None
+            return _outcome(Status.INFEASIBLE if infeasible else Status.OPTIMAL, *found, recorder)
+        status = budget.spent(iterate.k)
     prover.improve_bound()
     policies = [recorder.policy, recorder.average_policy]
     certificates = [proof.build(cmdp, policy, prover.multipliers, prover.bound) for policy in policies]

@@ -72,22 +72,25 @@ class ExactLearner:
         """t_k steps of regularised natural gradient on c̃, anchored at the current policy (eq. npg-entropy)."""
         anchor = (self.fixed_anchor or self.policy).log_probabilities
         # c̃ = w_0 c_0 + Σ w_i c_i                                                        (eq. tilde-c)
-        cost = np.tensordot(np.append(weights.objective, weights.constraints), self._tables, axes=1)
+        mix = np.append(weights.objective, weights.constraints)
+        cost = np.tensordot(mix, self._tables, axes=1)
+        guess = None if self._values is None else self._values @ mix
         steps = weights.inner_steps or self.inner_steps
         for t in range(1, steps + 1):
             before = self.policy.log_probabilities
-            self.move_to(self._regularised_step(cost, anchor, weights.step or self.step))
+            self.move_to(self._regularised_step(cost, anchor, weights.step or self.step, guess))
             # A long inner loop often reaches its fixed point early; further steps would only shuffle the last bits.
             if 2 < t < steps and _within_rounding(before, self.policy.log_probabilities):
                 break
         return steps
 
-    def _regularised_step(self, cost: Array, anchor: Array, step: float) -> TabularPolicy:
+    def _regularised_step(self, cost: Array, anchor: Array, step: float, guess: Array | None) -> TabularPolicy:
         pi, log_pi = self.policy.probabilities, self.policy.log_probabilities
         alpha = 1.0 / step if self.alpha is None else self.alpha
         pull = alpha * (log_pi - anchor)
         # Ṽ_α = (I − γ P_π)⁻¹ Σ_a π (c̃ + α log(π / π_k))                              (eq. regu-V)
-        values = self._system.solve((pi * (cost + pull)).sum(axis=1))
+        error = self.accuracy * float(np.abs(cost).max()) / (1.0 - self.cmdp.gamma)
+        values = self._system.state_values((pi * (cost + pull)).sum(axis=1), guess, error)
         ahead = look_ahead(self.cmdp, values).reshape(cost.shape)
         # log π' = (1 − step·α) log π − step · Q̃_α − log Z,                            (eq. npg-entropy)
         # Q̃_α = c̃ − α log π_k + γ P Ṽ_α                                                (eq. regu-Q)
