@@ -143,6 +143,9 @@ class ImplicitDual:
 
 def _maximum_of_quadratic(u: Array, slope: Array, hessian: Array) -> Array:
     """argmax over u⁺ ≥ 0 of slope·(u⁺ − u) − ½ (u⁺ − u)ᵀ hessian (u⁺ − u), as non-negative least squares."""
+    free = u + np.linalg.solve(hessian, slope)
+    if free.min() >= 0.0:
+        return np.asarray(free)
     root = np.asarray(np.linalg.cholesky(hessian).T, dtype=float)
     target = np.linalg.solve(root.T, hessian @ u + slope)
     return nonnegative_least_squares(root, np.asarray(target, dtype=float))

@@ -162,6 +162,7 @@ class ColumnSearch:
         """Ask where G is largest as far as one sees, for as long as that brings the bounds together."""
         asked, idle, margin = self.multipliers, 0, 0.0
         view = self._oracle_view()
+        self._oracle.system = None  # factors can be as large as the model: one policy's at a time
         while not self.stuck and idle < PATIENCE:
             before, known = self._distance(), len(self.columns)
             for _ in range(PRIMAL_STEPS):
@@ -176,6 +177,7 @@ class ColumnSearch:
             asked = ahead.prices * self._units
             left = min(self.upper - self.bound, gain)
             self.ask_bound(asked, gap=INEXACT * max(left, 0.0), rounds=ROUNDS, hopeless=self.bound)
+            self._oracle.system = None
             self._price()
             self.stuck = self.mixture is not None and self._settled()
             yield self
@@ -210,10 +212,10 @@ class ColumnSearch:
 
     def _oracle_view(self) -> Viewpoint:
         """The oracle's last policy as a place to look around from."""
-        assert self._oracle.system is not None
-        assert self._oracle.state_values is not None
-        policy = Blend([self._oracle.choice], np.ones(1))
-        return self._viewpoint(policy, self._oracle.system, self._oracle.state_values)
+        oracle = self._oracle
+        assert oracle.state_values is not None
+        system = oracle.system or PolicySystem(self.cmdp, choice=oracle.choice, plan=oracle.plan)
+        return self._viewpoint(Blend([oracle.choice], np.ones(1)), system, oracle.state_values)
 
     def _viewpoint(self, policy: Blend, system: PolicySystem, state_values: Array) -> Viewpoint:
         self._visits = system.state_occupancy(self._visits, accuracy=VISITS_ACCURACY)

@@ -21,7 +21,7 @@ from cmdpkit.policy import TabularPolicy
 from cmdpkit.recorder import Recorder
 from cmdpkit.result import History, Outcome, Status
 
-NEIGHBOURHOOD = 20
+NEIGHBOURHOOD = 3
 """Macro steps of PMD-PD that `auto` takes before the exact finish (measured: docs/design.md)."""
 
 SMALL, TO_THE_END = 200, 1e-10
