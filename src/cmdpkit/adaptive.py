@@ -14,18 +14,21 @@ evaluated. Its solution is the maximum over w ≥ 0 of a concave function of m n
 found by Newton's method without any evaluation. Its Hessian is −(step · G + 1/η′), with the Fisher metric of the
 policy seen through the constraints, G_ij = Σ_s x(s) Cov_{a~π_w}(A_i, A_j): for η′ → ∞ the update is λ + (step · G)⁻¹ V,
 a matrix in place of η′. However large the steps, this is stable, so both triple at every macro step. For a given w,
-π_w improves on π with any step; what is left of the error is of second order in the change of the visits.
+π_w improves on π with any step; what is left of the error is of second order in the change of the visits. Where that
+makes a step go too far, the run restarts from a mixture of the policies before and after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.learners.exact import ExactLearner
-from cmdpkit.master import nonnegative_least_squares
+from cmdpkit.master import best_mixture, nonnegative_least_squares
+from cmdpkit.policy import TabularPolicy
 from cmdpkit.primal_dual import Iterate
 from cmdpkit.rules import Weights
 
@@ -41,6 +44,9 @@ INEXACT, ROUGHEST = 1e-2, 1e-3
 ROUNDING = 1e-12
 """Added to the Hessian, relative to its diagonal: in the limit it has no more rank than randomised states."""
 
+RESTART_PENALTY = 1e3
+"""Price of a violation, scaled, in the choice of a mixture to restart from."""
+
 NEWTON_STEPS = 100
 """At most; four or five are usual."""
 
@@ -54,20 +60,61 @@ def adaptive_primal_dual(learner: ExactLearner, multipliers: Array | None = None
     # Units of a multiplier are p = span(c_0)/span(c_i); the first step moves λ_i by p where V_i is the largest possible
     eta_dual = (1.0 - cmdp.gamma) * (spans[0] / spans[1:]) / spans[1:]
     lam = np.zeros(cmdp.num_constraints) if multipliers is None else multipliers
-    advantages = learner.advantages()
+    advantages, distance = learner.advantages(), np.inf
     k = 0
     while True:
+        last = Visited(_values(learner), learner.occupancy, distance)
         if lam.size:
             lam = ImplicitDual(learner, advantages, step, lam, eta_dual).maximise()
         weights = Weights(1.0, lam, step=step)
         inner_steps = learner.improve(weights)
-        v, advantages = learner.constraint_values(), learner.advantages()
+        advantages = learner.advantages()
         distance = kkt_residual(learner, advantages, lam)
+        if distance > last.distance and lam.size:
+            advantages, distance = _restart(learner, last, lam, advantages, distance)
         k += 1
+        v = learner.constraint_values()
         yield Iterate(k, learner.objective_value(), v, lam, weights, inner_steps, distance)
         learner.accuracy = min(ROUGHEST, INEXACT * distance * (1.0 - cmdp.gamma) * unit)
         if step < largest:
             step, eta_dual = GROWTH * step, GROWTH * eta_dual
+
+
+class Visited(NamedTuple):
+    """What a restart needs to know of the policy before."""
+
+    values: Array  # V_0..V_m
+    occupancy: Array
+    distance: float
+
+
+def _values(learner: ExactLearner) -> Array:
+    return np.append(learner.objective_value(), learner.constraint_values())
+
+
+def _restart(
+    learner: ExactLearner, last: Visited, lam: Array, advantages: Array, distance: float
+) -> tuple[Array, float]:
+    """A step that went too far: go on from the best mixture of the policies before and after it, if that is better.
+
+    Values of a mixture of occupancies are mixtures of the values, so that the weights are known without an evaluation.
+    """
+    scales = reference_span(learner.cmdp.spans) / (1.0 - learner.cmdp.gamma)
+    values = np.array([last.values, _values(learner)]).T / scales[:, None]
+    weights = best_mixture(values[0], values[1:], np.zeros(lam.size), RESTART_PENALTY).weights
+    if weights.max() > 1.0 - 1e-9:
+        return advantages, distance
+    after = learner.policy
+    occupancy = weights[0] * last.occupancy + weights[1] * learner.occupancy
+    mixture = TabularPolicy.from_occupancy(occupancy, after.probabilities).probabilities
+    # Mirror descent needs positive probabilities; those of bad actions may have underflowed
+    learner.move_to(TabularPolicy.softmax(np.log(np.maximum(mixture, 1e-300))))
+    mixed_advantages = learner.advantages()
+    at_mixture = kkt_residual(learner, mixed_advantages, lam)
+    if at_mixture < distance:
+        return mixed_advantages, at_mixture
+    learner.move_to(after)
+    return advantages, distance
 
 
 def kkt_residual(learner: ExactLearner, advantages: Array, lam: Array) -> float:
