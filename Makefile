@@ -3,12 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 LIGHT := .venv/.installed-light
+PEERS := .venv/.installed-peers
 
 .PHONY: demo test lint bench figures clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
+comma := ,
 define install
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cmdpkit needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -23,6 +25,10 @@ $(LIGHT): pyproject.toml constraints.txt  # without PyTorch, which is large and 
 	$(call install,plot)
 	touch $@
 
+$(PEERS): $(STAMP)  # the solvers that ours are measured against
+	$(call install,dev$(comma)bench)
+	touch $@
+
 demo: $(LIGHT)  ## solve the paper's instance with the main methods, print a table, plot the convergence
 	$(BIN)/python -m cmdpkit.experiments.demo
 
@@ -34,10 +40,10 @@ lint: $(STAMP)  ## ruff and mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(STAMP)  ## speed, as ratios against named peers in the same run
+bench: $(PEERS)  ## speed, as ratios against named peers in the same run, and docs/benchmarks.md (QUICK=1: some minutes)
 	$(BIN)/python benchmarks/sampling.py
 	$(BIN)/python benchmarks/acrobot.py
-	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/scale.py $(if $(QUICK),--quick,--write)
 
 figures: $(STAMP)  ## draw the figures of the documents again, and docs/results.md
 	$(BIN)/python -m cmdpkit.experiments.demo docs/demo.png

@@ -42,8 +42,9 @@ class Recorder:
     def add(self, iterate: Iterate, elapsed: float) -> None:
         self.policy = self.learner.policy
         self.occupancy += self.learner.occupancy
-        self.values += np.append(iterate.objective, iterate.v)
-        self.last_weights = np.append(iterate.weights.objective, iterate.weights.constraints)
+        self.values[0] += iterate.objective
+        self.values[1:] += iterate.v
+        self.last_weights = np.array([iterate.weights.objective, *iterate.weights.constraints])
         self.weights += self.last_weights
         self.rows.append(Row(iterate.objective, iterate.v, iterate.multipliers, iterate.inner_steps, elapsed))
 

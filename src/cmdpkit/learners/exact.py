@@ -72,8 +72,8 @@ class ExactLearner:
         """t_k steps of regularised natural gradient on c̃, anchored at the current policy (eq. npg-entropy)."""
         anchor = (self.fixed_anchor or self.policy).log_probabilities
         # c̃ = w_0 c_0 + Σ w_i c_i                                                        (eq. tilde-c)
-        mix = np.append(weights.objective, weights.constraints)
-        cost = np.tensordot(mix, self._tables, axes=1)
+        mix = np.array([weights.objective, *weights.constraints])
+        cost = (mix @ self.cmdp.costs).reshape(self._tables.shape[1:])
         guess = None if self._values is None else self._values @ mix
         steps = weights.inner_steps or self.inner_steps
         for t in range(1, steps + 1):
@@ -89,7 +89,7 @@ class ExactLearner:
         alpha = 1.0 / step if self.alpha is None else self.alpha
         pull = alpha * (log_pi - anchor)
         # Ṽ_α = (I − γ P_π)⁻¹ Σ_a π (c̃ + α log(π / π_k))                              (eq. regu-V)
-        error = self.accuracy * float(np.abs(cost).max()) / (1.0 - self.cmdp.gamma)
+        error = self.accuracy * float(np.abs(cost).max()) / (1.0 - self.cmdp.gamma) if self.accuracy else 0.0
         values = self._system.state_values((pi * (cost + pull)).sum(axis=1), guess, error)
         ahead = look_ahead(self.cmdp, values).reshape(cost.shape)
         # log π' = (1 − step·α) log π − step · Q̃_α − log Z,                            (eq. npg-entropy)

@@ -56,7 +56,8 @@ def inventory(
     filled = np.minimum(stock + order, capacity)  # (S, A)
     bought = filled - stock
     # Demand beyond the capacity empties the store like demand of the capacity, so that the tail can be counted there.
-    units, chances = np.arange(capacity + 1), _poisson(demand, capacity)
+    chances = _poisson(demand, capacity)
+    units = np.arange(chances.size)
     left = np.maximum(filled[:, :, None] - units, 0)  # (S, A, demand)
     mean_left = left @ chances
     costs = order_cost * (bought > 0) + unit_cost * bought + holding_cost * mean_left
@@ -70,7 +71,9 @@ def inventory(
 
 
 def _poisson(mean: float, largest: int) -> Array:
-    """The distribution of min(D, largest) for a Poisson D."""
+    """The distribution of min(D, largest) for a Poisson D; what is rarer than rounding is counted with the tail."""
+    # P(D > μ + t) ≤ exp(−t² / (2μ + 2t/3)), which is exp(−40) for this t (Bernstein)
+    largest = min(largest, int(np.ceil(mean + 40.0 / 3.0 + np.sqrt((40.0 / 3.0) ** 2 + 80.0 * mean))))
     k = np.arange(largest)
     # log P(D = k) = k log μ − μ − Σ_{j ≤ k} log j
     head = np.exp(k * np.log(mean) - mean - np.cumsum(np.log(np.maximum(k, 1))))
