@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from itertools import islice
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
@@ -15,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import cmdpkit as ck
 from cmdpkit import adaptive, columns, exact_methods
+from cmdpkit.evaluation import PolicySystem
 from cmdpkit.learners import ExactLearner
 from cmdpkit.primal_dual import primal_dual
 from cmdpkit.rules import PMDPD
@@ -63,7 +65,17 @@ def fixed(step: float, eta_dual: float):
     return make
 
 
-def balanced(cmdp: ck.CMDP):
+def evaluations(table: list[ck.CMDP]) -> str:
+    """Policies evaluated by PMD-PD until its proof of 1e-6 is complete."""
+    plain, counts, failed = PolicySystem.__init__, [], 0
+    for cmdp in table:
+        with mock.patch.object(PolicySystem, "__init__", autospec=True, side_effect=plain) as evaluation:
+            failed += ck.solve(cmdp, "pmd-pd", max_iterations=100).status is not ck.Status.OPTIMAL
+        counts.append(evaluation.call_count)
+    return f"{failed} | {np.median(counts):.0f} | {np.percentile(counts, 90):.0f} | {max(counts)}"
+
+
+def default(cmdp: ck.CMDP):
     return adaptive.adaptive_primal_dual(ExactLearner(cmdp, ck.TabularPolicy.uniform(cmdp.states, cmdp.actions)))
 
 
@@ -71,10 +83,10 @@ def main() -> None:
     table = models()
     print(f"cmdpkit {ck.__version__}, {len(table)} models (seeds 0 to 119 and the catalogue)\n")
     print("| PMD-PD steps before the columns | oracle calls, mean | 90 % | most |\n|---|---|---|---|")
-    for steps in (1, 5, 10, 20, 40, 80):
+    for steps in (1, 2, 3, 5, 8, 12):
         exact_methods.NEIGHBOURHOOD = steps
         print(f"| {steps} | {oracle_calls(table, 'auto')} |")
-    exact_methods.NEIGHBOURHOOD = 20
+    exact_methods.NEIGHBOURHOOD = 3
     print("\n| columns alone | oracle calls, mean | 90 % | most |\n|---|---|---|---|")
     for name, patience in (("cutting planes only", 0), ("with Newton steps", 2)):
         columns.PATIENCE = patience
@@ -93,7 +105,13 @@ def main() -> None:
         for eta_dual in (0.3, 1.0, 3.0, 10.0):
             row = pmdpd_row(table, optima, fixed(step, eta_dual))
             print(f"| fixed: step {step:g}, eta_dual {eta_dual:g} (scaled by the spans) | {row} |")
-    print(f"| balanced epochs (the default) | {pmdpd_row(table, optima, balanced)} |")
+    print(f"| growing, implicit dual (the default) | {pmdpd_row(table, optima, default)} |")
+    print(
+        "\n| growth of the steps | not proved in 100 steps | evaluations, median | 90 % | most |\n|---|---|---|---|---|"
+    )
+    for growth in (1.5, 2.0, 3.0, 5.0, 10.0, 30.0):
+        adaptive.GROWTH = growth
+        print(f"| {growth:g} | {evaluations(table)} |")
 
 
 if __name__ == "__main__":

@@ -40,6 +40,21 @@ def random_model(seed, constraints=None, sparse=None, feasible=True, gamma=None,
     return ck.CMDP(P, constraints=limits, gamma=gamma, initial=rho, **objective)
 
 
+def coupled(states, bridge, gamma=0.99, seed=0, actions=3, limit=0.45):
+    """Two random halves that a step leaves with probability `bridge`: nearly reducible, and no separator is narrow."""
+    rng = np.random.default_rng(seed)
+    half = states // 2
+    side = half * (np.arange(states) >= half)[:, None, None]
+    inside = rng.integers(0, half, size=(states, actions, 4)) + side
+    across = rng.integers(0, half, size=(states, actions, 1)) + (half - side)
+    p = np.concatenate([(1 - bridge) * rng.dirichlet(np.ones(4), (states, actions)), np.full(across.shape, bridge)], 2)
+    successors = np.concatenate([inside, across], 2)
+    P = sp.csr_array((p.ravel(), successors.ravel(), np.arange(0, p.size + 1, 5)), shape=(states * actions, states))
+    costs = rng.random((2, states, actions))
+    limits = [ck.AtMost(c, limit, per_step=True) for c in costs]
+    return ck.CMDP(P, reward=rng.random((states, actions)), constraints=limits, gamma=gamma)
+
+
 def lp_optimum(cmdp):
     """(objective, multipliers) of the occupancy LP in the user's sense and units, written from the user's own data."""
     S, A, gamma = cmdp.states, cmdp.actions, cmdp.gamma

@@ -38,6 +38,9 @@ GROWTH = 3.0
 LARGEST_STEP = 1e10
 """In units of (1 − γ) / span(c_0): beyond, rounding in the advantages would move probabilities."""
 
+ARRIVED = 1e-10
+"""At this distance from the optimum, relative to the largest value, steps need not grow any more."""
+
 INEXACT, ROUGHEST = 1e-2, 1e-3
 """Evaluations may have this part of the distance from optimality as their error, and no more than the second."""
 
@@ -76,7 +79,7 @@ def adaptive_primal_dual(learner: ExactLearner, multipliers: Array | None = None
         v = learner.constraint_values()
         yield Iterate(k, learner.objective_value(), v, lam, weights, inner_steps, distance)
         learner.accuracy = min(ROUGHEST, INEXACT * distance * (1.0 - cmdp.gamma) * unit)
-        if step < largest:
+        if step < largest and distance > ARRIVED * spans[0] / (1.0 - cmdp.gamma):
             step, eta_dual = GROWTH * step, GROWTH * eta_dual
 
 

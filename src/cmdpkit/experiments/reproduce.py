@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from cmdpkit import __version__
-from cmdpkit.experiments import complexity, fig1, fig2, fig3, fig4, fig4_tuning, table1, tasks, theory, zero
+from cmdpkit.experiments import adaptive, complexity, fig1, fig2, fig3, fig4, fig4_tuning, table1, tasks, theory, zero
 from cmdpkit.experiments.common import Claim, Section, Settings, Track
 from cmdpkit.files import write_whole
 
@@ -20,6 +20,7 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "table1": table1,
     "zero": zero,
     "theory": theory,
+    "adaptive": adaptive,
     "fig3": fig3,
     "complexity": complexity,
     "fig4": fig4,

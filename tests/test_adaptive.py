@@ -1,0 +1,238 @@
+"""PMD-PD without tuning: the implicit dual step against its defining equation, and how few evaluations it needs."""
+
+from itertools import islice
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import cmdpkit as ck
+from cmdpkit import adaptive
+from cmdpkit.adaptive import ImplicitDual, Visited, adaptive_primal_dual, kkt_residual
+from cmdpkit.evaluation.system import PolicySystem
+from cmdpkit.learners import ExactLearner
+from models import coupled, lp_optimum, random_model
+
+
+def learner_at(cmdp, seed):
+    pi = np.random.default_rng(seed).dirichlet(np.ones(cmdp.actions), size=cmdp.states)
+    return ExactLearner(cmdp, ck.TabularPolicy(pi))
+
+
+def predicted(cmdp, pi, step, w):
+    """V_1..V_m of the mirror step with weights w, to first order, written from the definitions with dense algebra."""
+    S, A, gamma = cmdp.states, cmdp.actions, cmdp.gamma
+    P = np.asarray(cmdp.transitions.toarray() if hasattr(cmdp.transitions, "toarray") else cmdp.transitions)
+    P, costs = P.reshape(S, A, S), cmdp.costs.reshape(-1, S, A)
+    system = np.eye(S) - gamma * np.einsum("sa,sat->st", pi, P)
+    V = np.array([np.linalg.solve(system, (pi * c).sum(axis=1)) for c in costs])
+    advantages = np.array([c + gamma * P @ value - value[:, None] for c, value in zip(costs, V, strict=True)])
+    visits = np.linalg.solve(system.T, cmdp.initial)
+    new = pi * np.exp(-step * (advantages[0] + np.einsum("i,isa->sa", w, advantages[1:])))
+    new /= new.sum(axis=1, keepdims=True)
+    values = V[1:] @ cmdp.initial - cmdp.offsets
+    return values + np.einsum("s,sa,isa->i", visits, new, advantages[1:]), new
+
+
+def count_evaluations(monkeypatch):
+    counted = mock.Mock()
+    plain = PolicySystem.__init__
+
+    def counting(self, *args, **kwargs):
+        counted()
+        plain(self, *args, **kwargs)
+
+    monkeypatch.setattr(PolicySystem, "__init__", counting)
+    return counted
+
+
+# -- the dual step ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("seed", range(12))
+def test_the_dual_step_solves_its_equation(seed, size):
+    """λ⁺ = max(0, λ + η′ V̂(π_λ⁺)), the dual update of Algorithm 1 with the new policy's predicted values."""
+    cmdp = random_model(seed, constraints=1 + seed % 4, gamma=0.9, states=6)
+    learner, rng = learner_at(cmdp, seed), np.random.default_rng(seed)
+    spans = adaptive.reference_span(cmdp.spans)
+    eta_dual = size * 0.1 * spans[0] / spans[1:] ** 2
+    lam = rng.exponential(size=cmdp.num_constraints) * spans[0] / spans[1:]
+    step = size / spans[0]
+    found = ImplicitDual(learner, learner.advantages(), step, lam, eta_dual).maximise()
+    ahead, _ = predicted(cmdp, learner.policy.probabilities, step, found)
+    np.testing.assert_allclose(found, np.maximum(0.0, lam + eta_dual * ahead), rtol=1e-6, atol=1e-8 * lam.max())
+
+
+def test_with_one_state_the_prediction_is_exact():
+    """Visits do not depend on the policy then: the update is the paper's, λ⁺ = max(0, λ + η′ V(π⁺)), to rounding."""
+    rng = np.random.default_rng(0)
+    limits = [ck.AtMost(rng.random((1, 5)), 2.0), ck.AtMost(rng.random((1, 5)), 2.5)]
+    cmdp = ck.CMDP(np.ones((1, 5, 1)), cost=rng.random((1, 5)), constraints=limits, gamma=0.8)
+    learner = learner_at(cmdp, 0)
+    before = np.zeros(2)
+    spans = cmdp.spans
+    for k, iterate in enumerate(islice(adaptive_primal_dual(learner), 6)):
+        eta_dual = 3.0**k * (1.0 - cmdp.gamma) * spans[0] / spans[1:] ** 2
+        np.testing.assert_allclose(
+            iterate.multipliers, np.maximum(0.0, before + eta_dual * iterate.v), rtol=1e-9, atol=1e-12
+        )
+        before = iterate.multipliers
+
+
+def test_small_steps_are_algorithm_1():
+    """For step, η′ → 0 the weights are λ + η′V(π), up to a relative O(step)."""
+    cmdp = random_model(5, constraints=2, gamma=0.9, states=6)
+    learner = learner_at(cmdp, 5)
+    spans = adaptive.reference_span(cmdp.spans)
+    lam, eta_dual = spans[0] / spans[1:], 1e-5 * spans[0] / spans[1:] ** 2
+    found = ImplicitDual(learner, learner.advantages(), 1e-6 / spans[0], lam, eta_dual).maximise()
+    explicit = lam + eta_dual * learner.constraint_values()
+    np.testing.assert_allclose(found - lam, explicit - lam, rtol=1e-3)
+
+
+def test_the_policy_step_is_the_mirror_step():
+    cmdp = random_model(8, constraints=3, gamma=0.9, states=6)
+    learner = learner_at(cmdp, 8)
+    pi = learner.policy.probabilities
+    iterate = next(adaptive_primal_dual(learner))
+    _, expected = predicted(cmdp, pi, iterate.weights.step, iterate.multipliers)
+    np.testing.assert_allclose(learner.policy.probabilities, expected, atol=1e-12)
+
+
+def test_the_residual_vanishes_at_the_optimum_only():
+    cmdp = ck.problems.paper()
+    optimum = ck.solve(cmdp, tol=1e-10)
+    learner = ExactLearner(cmdp, ck.TabularPolicy.from_log(optimum.policy.log_probabilities.clip(-700.0)))
+    assert kkt_residual(learner, learner.advantages(), optimum.multipliers) == pytest.approx(0.0, abs=1e-9)
+    assert kkt_residual(learner, learner.advantages(), optimum.multipliers + 0.1) > 1e-2
+    learner = learner_at(cmdp, 0)
+    assert kkt_residual(learner, learner.advantages(), optimum.multipliers) > 1e-2
+
+
+# -- restarts --------------------------------------------------------------------------------------------------------
+
+
+def test_a_restart_has_the_values_of_its_mixture():
+    cmdp = ck.problems.paper()
+    utility = np.asarray(cmdp.constraints[0].values)
+    P = np.asarray(cmdp.transitions).reshape(20, 10, 20)
+    greedy, safe = (ck.solve(ck.CMDP(P, reward=r, gamma=0.8)).policy for r in (cmdp.objective, utility))
+    last, learner = (ExactLearner(cmdp, ck.TabularPolicy(0.99 * p.probabilities + 0.001)) for p in (safe, greedy))
+    values = np.array([[p.objective_value(), *p.constraint_values()] for p in (last, learner)])
+    before = Visited(values[0], last.occupancy, np.inf)
+    _, distance = adaptive._restart(learner, before, np.array([0.24]), learner.advantages(), np.inf)
+    after = np.array([learner.objective_value(), *learner.constraint_values()])
+    share = (after[0] - values[1, 0]) / (values[0, 0] - values[1, 0])
+    assert 0.1 <= share <= 0.9
+    assert after[1] == pytest.approx(0.0, abs=1e-9)  # on the limit
+    np.testing.assert_allclose(after, share * values[0] + (1.0 - share) * values[1], atol=1e-9)
+    assert distance == pytest.approx(kkt_residual(learner, learner.advantages(), np.array([0.24])))
+
+
+def test_steps_that_go_too_far_are_taken_back():
+    """Long ways through a grid: without restarts the distance would jump back to 1e-3 again and again."""
+    cmdp = ck.problems.grid(rows=20, columns=60, gamma=0.999, visit_limit=2.0)
+    with mock.patch.object(adaptive, "_restart", wraps=adaptive._restart) as restarts:
+        result = ck.solve(cmdp, "pmd-pd", max_iterations=60)
+    assert result.status is ck.Status.OPTIMAL
+    assert restarts.call_count > 0
+    assert result.objective == pytest.approx(ck.solve(cmdp).objective, abs=2e-6)
+
+
+# -- the whole -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(700, 760))
+def test_certified_within_300_evaluations(seed, monkeypatch):
+    """The proof included; seeds that nothing was tuned on."""
+    evaluations = count_evaluations(monkeypatch)
+    cmdp = random_model(seed, constraints=1 + seed % 8, gamma=(0.5, 0.8, 0.9, 0.95, 0.99)[seed % 5])
+    result = ck.solve(cmdp, "pmd-pd")
+    assert evaluations.call_count <= 300
+    assert result.status is ck.Status.OPTIMAL
+    optimum, _ = lp_optimum(cmdp)
+    assert result.objective == pytest.approx(optimum, rel=3e-6, abs=3e-6)
+
+
+def test_the_papers_instance_in_a_dozen_steps(monkeypatch):
+    cmdp = ck.problems.paper()
+    evaluations = count_evaluations(monkeypatch)
+    assert ck.solve(cmdp, "pmd-pd").status is ck.Status.OPTIMAL
+    assert evaluations.call_count <= 20
+    history = ck.solve(cmdp, "pmd-pd", tol=0.0, max_iterations=14).history
+    optimum, _ = lp_optimum(cmdp)
+    errors = np.maximum(np.abs(history.objective - optimum), history.violation)
+    assert errors[-1] <= 1e-10
+    assert (errors[6:10] <= 0.05 * errors[5:9]).all()  # once it is near, every step gains a digit and more
+
+
+@pytest.mark.parametrize("inexact", [0.0, 0.1])
+def test_inexact_evaluations_do_not_spoil_convergence(inexact, monkeypatch):
+    monkeypatch.setattr(adaptive, "INEXACT", inexact)
+    for cmdp in (ck.problems.garnet(states=400, actions=4, constraints=3, gamma=0.99), coupled(400, 1e-4)):
+        result = ck.solve(cmdp, "pmd-pd", max_iterations=15)
+        assert result.status is ck.Status.OPTIMAL
+        assert result.objective == pytest.approx(lp_optimum(cmdp)[0], rel=2e-6)
+
+
+def test_the_learner_is_as_exact_as_asked():
+    cmdp = ck.problems.garnet(states=400, actions=4, constraints=3, gamma=0.99)
+
+    def error(accuracy):
+        learner = ExactLearner(cmdp, ck.TabularPolicy.uniform(400, 4))
+        learner.accuracy = accuracy
+        learner.move_to(learner_at(cmdp, 0).policy)
+        exact = ExactLearner(cmdp, learner.policy).state_values()
+        return np.abs(learner.state_values() - exact).max(axis=0) / (cmdp.cost_sizes / (1.0 - cmdp.gamma))
+
+    assert error(1e-3).max() <= 1e-3
+    assert error(1e-3).max() > 1e-9  # it did stop earlier
+    assert error(1e-8).max() <= 1e-8
+
+
+def hair(states, distance):
+    """A limit that misses, or clears, the least possible use by a relative `distance`."""
+    plain = ck.problems.garnet(states=states, actions=3, constraints=1, gamma=0.98)
+    cost = np.asarray(plain.constraints[0].values)
+    least = ck.solve(ck.CMDP(plain.transitions, cost=cost, gamma=0.98), tol=1e-12).objective
+    limits = [ck.AtMost(cost, least * (1.0 + distance))]
+    return ck.CMDP(plain.transitions, reward=plain.objective, constraints=limits, gamma=0.98)
+
+
+EDGES = {
+    "nearly reducible": lambda: coupled(300, 1e-9),
+    "reducible": lambda: coupled(60, 0.0),
+    "discount 0.99999, lattice": lambda: ck.problems.two_queues(capacity=14, gamma=0.99999),
+    "discount 0.99999, random": lambda: ck.problems.garnet(states=250, actions=3, constraints=2, gamma=0.99999),
+    "discount 0.99999, nearly reducible": lambda: coupled(250, 1e-4, 0.99999),
+    "a hair above the possible": lambda: hair(60, 1e-6),
+    "no constraints": lambda: ck.problems.garnet(states=300, actions=3, constraints=0, gamma=0.99),
+}
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_edges(name):
+    cmdp = EDGES[name]()
+    result = ck.solve(cmdp, "pmd-pd", max_iterations=60)
+    assert result.status is ck.Status.OPTIMAL, str(result.certificate)
+    exact = ck.solve(cmdp, tol=1e-7)
+    assert exact.status is ck.Status.OPTIMAL
+    assert result.objective == pytest.approx(exact.objective, rel=3e-6)
+
+
+@pytest.mark.parametrize("states", [60, 300])
+@pytest.mark.parametrize("distance", [-1e-6, -1e-3])
+def test_limits_below_the_possible_are_refuted(states, distance):
+    result = ck.solve(hair(states, distance), "pmd-pd", max_iterations=60)
+    assert result.status is ck.Status.INFEASIBLE
+    assert result.certificate.infeasibility_margin > 0.0
+
+
+def test_a_start_of_ones_own_saves_steps():
+    cmdp = ck.problems.garnet(states=100, actions=4, constraints=3, gamma=0.95)
+    cold = ck.solve(cmdp, "pmd-pd")
+    near = 0.9 * cold.policy.probabilities + 0.1 / cmdp.actions
+    warm = ck.solve(cmdp, "pmd-pd", initial_policy=near, initial_multipliers=cold.multipliers)
+    assert warm.status is ck.Status.OPTIMAL
+    assert warm.iterations <= cold.iterations
