@@ -389,3 +389,14 @@ def test_small_models_load_no_compiler_and_no_lp_solver():
         "assert 'numba' not in sys.modules and 'scipy.optimize' not in sys.modules, 'loaded'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_oracle_sees_far():
+    """What is worth having is 60 steps away and all policies near the start look alike: one policy finds the way."""
+    cmdp = ck.problems.grid(rows=30, columns=60, gamma=0.999)
+    answer = minimise(cmdp, np.array([1.0, 0.0]))
+    assert answer.evaluations <= 12
+    assert cmdp.sense * answer.values[0] == pytest.approx(
+        lp_optimum(ck.CMDP(cmdp.transitions, reward=cmdp.objective, gamma=0.999, initial=cmdp.initial))[0], rel=1e-6
+    )
+    assert check(cmdp).iterations <= 12

@@ -205,8 +205,8 @@ def section(settings: Settings) -> Section:
         "The dual update of Algorithm 1 sees the new policy; solved for the multipliers before the policy moves "
         "(docs/theory.md), it is stable at any step size, so that both steps can grow by 3 at every macro step. "
         "Growing steps alone diverge, because λ + η′V overshoots; the implicit dual alone converges, at a fixed rate. "
-        "Only both together gain a digit and more in every step. This is an observation with a local explanation, not a "
-        "theorem: far from the optimum nothing is proved, and every answer therefore carries its certificate.",
+        "Only both together gain a digit and more in every step. This is an observation with a local explanation, not "
+        "a theorem: far from the optimum nothing is proved, and every answer therefore carries its certificate.",
     )
 
 
