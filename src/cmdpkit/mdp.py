@@ -111,8 +111,8 @@ class Oracle:
     def _far_sighted(self, cost: Array) -> Any:
         """The greedy choice for the values of the uniform policy, which goes everywhere and so sees far.
 
-        A policy that is greedy for the costs at hand may never come near what is worth having, and policy iteration then
-        finds it one state after the other: a hundred policies for a grid of 100 x 100, against one from here.
+        A policy that is greedy for the costs at hand may never come near what is worth having, and policy iteration
+        then finds it one state after the other: a hundred policies for a grid of 100 x 100, against one from here.
         """
         cmdp = self.cmdp
         uniform = np.full((cmdp.states, cmdp.actions), 1.0 / cmdp.actions)
