@@ -8,7 +8,7 @@ import pytest
 
 import cmdpkit as ck
 from cmdpkit import adaptive
-from cmdpkit.adaptive import ImplicitDual, Visited, adaptive_primal_dual, kkt_residual
+from cmdpkit.adaptive import ImplicitDual, adaptive_primal_dual, kkt_residual
 from cmdpkit.evaluation.system import PolicySystem
 from cmdpkit.learners import ExactLearner
 from models import coupled, lp_optimum, random_model
@@ -110,46 +110,16 @@ def test_the_residual_vanishes_at_the_optimum_only():
     assert kkt_residual(learner, learner.advantages(), optimum.multipliers) > 1e-2
 
 
-# -- restarts --------------------------------------------------------------------------------------------------------
-
-
-def test_a_restart_has_the_values_of_its_mixture():
-    cmdp = ck.problems.paper()
-    utility = np.asarray(cmdp.constraints[0].values)
-    P = np.asarray(cmdp.transitions).reshape(20, 10, 20)
-    greedy, safe = (ck.solve(ck.CMDP(P, reward=r, gamma=0.8)).policy for r in (cmdp.objective, utility))
-    last, learner = (ExactLearner(cmdp, ck.TabularPolicy(0.99 * p.probabilities + 0.001)) for p in (safe, greedy))
-    values = np.array([[p.objective_value(), *p.constraint_values()] for p in (last, learner)])
-    before = Visited(values[0], last.occupancy, np.inf)
-    _, distance = adaptive._restart(learner, before, np.array([0.24]), learner.advantages(), np.inf)
-    after = np.array([learner.objective_value(), *learner.constraint_values()])
-    share = (after[0] - values[1, 0]) / (values[0, 0] - values[1, 0])
-    assert 0.1 <= share <= 0.9
-    assert after[1] == pytest.approx(0.0, abs=1e-9)  # on the limit
-    np.testing.assert_allclose(after, share * values[0] + (1.0 - share) * values[1], atol=1e-9)
-    assert distance == pytest.approx(kkt_residual(learner, learner.advantages(), np.array([0.24])))
-
-
-def test_steps_that_go_too_far_are_taken_back():
-    """Long ways through a grid: without restarts the distance would jump back to 1e-3 again and again."""
-    cmdp = ck.problems.grid(rows=20, columns=60, gamma=0.999, visit_limit=2.0)
-    with mock.patch.object(adaptive, "_restart", wraps=adaptive._restart) as restarts:
-        result = ck.solve(cmdp, "pmd-pd", max_iterations=60)
-    assert result.status is ck.Status.OPTIMAL
-    assert restarts.call_count > 0
-    assert result.objective == pytest.approx(ck.solve(cmdp).objective, abs=2e-6)
-
-
 # -- the whole -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(700, 760))
-def test_certified_within_300_evaluations(seed, monkeypatch):
-    """The proof included; seeds that nothing was tuned on."""
+def test_certified_within_30_evaluations(seed, monkeypatch):
+    """The proof included; seeds that nothing was tuned on. (300 was the aim.)"""
     evaluations = count_evaluations(monkeypatch)
     cmdp = random_model(seed, constraints=1 + seed % 8, gamma=(0.5, 0.8, 0.9, 0.95, 0.99)[seed % 5])
     result = ck.solve(cmdp, "pmd-pd")
-    assert evaluations.call_count <= 300
+    assert evaluations.call_count <= 30
     assert result.status is ck.Status.OPTIMAL
     optimum, _ = lp_optimum(cmdp)
     assert result.objective == pytest.approx(optimum, rel=3e-6, abs=3e-6)
@@ -235,4 +205,68 @@ def test_a_start_of_ones_own_saves_steps():
     near = 0.9 * cold.policy.probabilities + 0.1 / cmdp.actions
     warm = ck.solve(cmdp, "pmd-pd", initial_policy=near, initial_multipliers=cold.multipliers)
     assert warm.status is ck.Status.OPTIMAL
-    assert warm.iterations <= cold.iterations
+    assert warm.iterations < cold.iterations
+
+
+def test_long_ways_through_a_grid():
+    """Actions that seemed bad for long must come back: without the floor under them the run goes back and forth."""
+    cmdp = ck.problems.grid(rows=100, columns=100, gamma=0.999)
+    result = ck.solve(cmdp, "pmd-pd", max_iterations=50)
+    assert result.status is ck.Status.OPTIMAL
+    assert result.objective == pytest.approx(ck.solve(cmdp).objective, abs=2e-6)
+    with mock.patch.object(adaptive, "BURIED", -np.inf):
+        assert ck.solve(cmdp, "pmd-pd", max_iterations=50).status is ck.Status.ITERATION_LIMIT
+
+
+@pytest.mark.parametrize("multiplier", [100.0, 1e6])
+def test_bad_starts_are_left_behind(multiplier):
+    """Huge multipliers bury all actions but one; probabilities keep a floor from which they can rise."""
+    for cmdp in (ck.problems.paper(), ck.problems.garnet(states=50, constraints=3, gamma=0.95, seed=1)):
+        start = np.full(cmdp.num_constraints, multiplier)
+        assert ck.solve(cmdp, "pmd-pd", initial_multipliers=start, max_iterations=60).status is ck.Status.OPTIMAL
+
+
+def test_naming_a_step_of_algorithm_1_runs_algorithm_1():
+    """Inner loops and their anchor belong to fixed steps: with growing ones step · alpha would exceed 1."""
+    for options in ({"inner_steps": 3, "alpha": 0.1}, {"inner_steps": 20, "alpha": 0.0}):
+        result = ck.solve(ck.problems.paper(), "pmd-pd", max_iterations=1000, **options)
+        assert result.status is ck.Status.OPTIMAL
+
+
+@pytest.mark.parametrize("distance", [-5e-7, -1e-7])
+def test_limits_missed_by_less_than_the_tolerance_are_decided(distance):
+    result = ck.solve(hair(60, distance), "pmd-pd", max_iterations=60)
+    assert result.status is ck.Status.INFEASIBLE
+
+
+@pytest.mark.filterwarnings("error")
+def test_many_limits_that_cannot_be_met_together():
+    """The quadratic program of a Newton step meets variables that are, and stay, zero."""
+    limits = [
+        ck.AtMost([[5.0e-7, 5.5e-7, 7.8e-8]], 5.34e-7),
+        ck.AtMost([[0.307, 0.939, 0.780]], 0.3415),
+        ck.AtMost([[0.745, 0.528, 0.726]], 0.6374),
+        ck.AtMost([[0.1774] * 3], 0.1971),
+    ]
+    cmdp = ck.CMDP(np.ones((1, 3, 1)), reward=[[0.0, 0.0, 0.0]], gamma=0.1, constraints=limits)
+    assert ck.solve(cmdp, "pmd-pd", max_iterations=60).status is ck.solve(cmdp, "lp").status
+
+
+@pytest.mark.parametrize("make", [ck.problems.two_queues, ck.problems.wireless, ck.problems.paper])
+def test_no_violation_at_all_where_limits_are_dear(make):
+    """The tightening costs its multipliers; what it costs leaves room for the proof."""
+    result = ck.solve(make(), "pmd-pd-zero", max_iterations=200)
+    assert result.status is ck.Status.OPTIMAL
+    assert result.certificate.violation == 0.0
+
+
+@pytest.mark.parametrize("seed", [3, 8])
+def test_auto_where_the_limits_leave_no_room(seed):
+    """An equality, as two limits at the same value: the columns cannot prove it, the LP behind them can."""
+    rng = np.random.default_rng(seed)
+    rng.dirichlet(np.ones(1), size=(1, 3))
+    pi, use = rng.dirichlet(np.ones(3), size=1), rng.random((1, 3))
+    limit = float((pi * use).sum()) / 0.1
+    limits = [ck.AtMost(use, limit), ck.AtLeast(use, limit)]
+    cmdp = ck.CMDP(np.ones((1, 3, 1)), cost=rng.random((1, 3)), constraints=limits, gamma=0.9)
+    assert ck.solve(cmdp).status is ck.Status.OPTIMAL

@@ -5,29 +5,28 @@ more: how V will answer. To first order that is known, because a policy π′ ne
 
     V_i(π′) ≈ V_i(π) + Σ_s x(s) Σ_a π′(a|s) A_i(s, a)          (x: discounted state visits, A_i: advantages of π)
 
-and the mirror step for the weights w is π_w ∝ π exp(−step · (A_0 + Σ w_i A_i)). So the dual update of the paper,
-λ⁺ = max(0, λ + η′ V(π⁺)), in which the dual sees the new policy, can be solved for λ⁺ before the new policy is
-evaluated. Its solution is the maximum over w ≥ 0 of a concave function of m numbers,
+and the mirror step for the weights w is π_w ∝ π exp(−step · (A_0 + Σ w_i A_i)). So the dual update, in which the dual
+sees the new policy, λ⁺ = max(0, λ + η′ V(π⁺)), can be solved for λ⁺ before the new policy is evaluated, and λ⁺ itself
+is the weights of its step. (The paper's max(−η′V, ·) keeps its weights λ + η′V non-negative; these are so anyway.) The
+solution is the maximum over w ≥ 0 of a concave function of m numbers,
 
     Ψ(w) = Σ w_i V_i − (1/step) Σ_s x(s) log Σ_a π(a|s) exp(−step (A_0 + Σ w_i A_i)(s, a)) − Σ (w_i − λ_i)² / (2 η′_i),
 
 found by Newton's method without any evaluation. Its Hessian is −(step · G + 1/η′), with the Fisher metric of the
-policy seen through the constraints, G_ij = Σ_s x(s) Cov_{a~π_w}(A_i, A_j): for η′ → ∞ the update is λ + (step · G)⁻¹ V,
-a matrix in place of η′. However large the steps, this is stable, so both triple at every macro step. For a given w,
-π_w improves on π with any step; what is left of the error is of second order in the change of the visits. Where that
-makes a step go too far, the run restarts from a mixture of the policies before and after it.
+policy seen through the constraints, G_ij = Σ_s x(s) Cov_{a~π_w}(A_i, A_j): Newton's steps are dual steps whose size is
+the matrix (step · G + 1/η′)⁻¹. However large the steps, this is stable, so both triple at every macro step. For a
+given w, π_w improves on π with any step; what is left of the error is of second order in the change of the visits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.learners.exact import ExactLearner
-from cmdpkit.master import best_mixture, nonnegative_least_squares
+from cmdpkit.master import nonnegative_least_squares
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.primal_dual import Iterate
 from cmdpkit.rules import Weights
@@ -47,11 +46,11 @@ INEXACT, ROUGHEST = 1e-2, 1e-3
 ROUNDING = 1e-12
 """Added to the Hessian, relative to its diagonal: in the limit it has no more rank than randomised states."""
 
-RESTART_PENALTY = 1e3
-"""Price of a violation, scaled, in the choice of a mixture to restart from."""
+BURIED = -700.0
+"""Smallest log-probability: smaller ones are zero in floating point, and would take long to rise again."""
 
 NEWTON_STEPS = 100
-"""At most; four or five are usual."""
+"""At most; four to ten are usual, more with many constraints that cannot be met together."""
 
 
 def adaptive_primal_dual(learner: ExactLearner, multipliers: Array | None = None) -> Iterator[Iterate]:
@@ -63,18 +62,16 @@ def adaptive_primal_dual(learner: ExactLearner, multipliers: Array | None = None
     # Units of a multiplier are p = span(c_0)/span(c_i); the first step moves λ_i by p where V_i is the largest possible
     eta_dual = (1.0 - cmdp.gamma) * (spans[0] / spans[1:]) / spans[1:]
     lam = np.zeros(cmdp.num_constraints) if multipliers is None else multipliers
-    advantages, distance = learner.advantages(), np.inf
+    advantages = learner.advantages()
     k = 0
     while True:
-        last = Visited(_values(learner), learner.occupancy, distance)
+        learner.policy = _unburied(learner.policy)
         if lam.size:
             lam = ImplicitDual(learner, advantages, step, lam, eta_dual).maximise()
         weights = Weights(1.0, lam, step=step)
         inner_steps = learner.improve(weights)
         advantages = learner.advantages()
         distance = kkt_residual(learner, advantages, lam)
-        if distance > last.distance and lam.size:
-            advantages, distance = _restart(learner, last, lam, advantages, distance)
         k += 1
         v = learner.constraint_values()
         yield Iterate(k, learner.objective_value(), v, lam, weights, inner_steps, distance)
@@ -83,41 +80,10 @@ def adaptive_primal_dual(learner: ExactLearner, multipliers: Array | None = None
             step, eta_dual = GROWTH * step, GROWTH * eta_dual
 
 
-class Visited(NamedTuple):
-    """What a restart needs to know of the policy before."""
-
-    values: Array  # V_0..V_m
-    occupancy: Array
-    distance: float
-
-
-def _values(learner: ExactLearner) -> Array:
-    return np.append(learner.objective_value(), learner.constraint_values())
-
-
-def _restart(
-    learner: ExactLearner, last: Visited, lam: Array, advantages: Array, distance: float
-) -> tuple[Array, float]:
-    """A step that went too far: go on from the best mixture of the policies before and after it, if that is better.
-
-    Values of a mixture of occupancies are mixtures of the values, so that the weights are known without an evaluation.
-    """
-    scales = reference_span(learner.cmdp.spans) / (1.0 - learner.cmdp.gamma)
-    values = np.array([last.values, _values(learner)]).T / scales[:, None]
-    weights = best_mixture(values[0], values[1:], np.zeros(lam.size), RESTART_PENALTY).weights
-    if weights.max() > 1.0 - 1e-9:
-        return advantages, distance
-    after = learner.policy
-    occupancy = weights[0] * last.occupancy + weights[1] * learner.occupancy
-    mixture = TabularPolicy.from_occupancy(occupancy, after.probabilities).probabilities
-    # Mirror descent needs positive probabilities; those of bad actions may have underflowed
-    learner.move_to(TabularPolicy.softmax(np.log(np.maximum(mixture, 1e-300))))
-    mixed_advantages = learner.advantages()
-    at_mixture = kkt_residual(learner, mixed_advantages, lam)
-    if at_mixture < distance:
-        return mixed_advantages, at_mixture
-    learner.move_to(after)
-    return advantages, distance
+def _unburied(policy: TabularPolicy) -> TabularPolicy:
+    """The same policy to rounding, with no action so improbable that it could not come back in a step."""
+    log_pi = policy.log_probabilities
+    return policy if log_pi.min() >= BURIED else TabularPolicy.softmax(np.maximum(log_pi, BURIED))
 
 
 def kkt_residual(learner: ExactLearner, advantages: Array, lam: Array) -> float:
@@ -196,9 +162,10 @@ def _maximum_of_quadratic(u: Array, slope: Array, hessian: Array) -> Array:
     free = u + np.linalg.solve(hessian, slope)
     if free.min() >= 0.0:
         return np.asarray(free)
-    root = np.asarray(np.linalg.cholesky(hessian).T, dtype=float)
-    target = np.linalg.solve(root.T, hessian @ u + slope)
-    return nonnegative_least_squares(root, np.asarray(target, dtype=float))
+    sizes = np.sqrt(np.diag(hessian))
+    root = np.asarray(np.linalg.cholesky(hessian / np.outer(sizes, sizes)).T, dtype=float)
+    target = np.linalg.solve(root.T, (hessian @ u + slope) / sizes)
+    return nonnegative_least_squares(root, np.asarray(target, dtype=float)) / sizes
 
 
 def reference_span(spans: Array) -> Array:

@@ -139,6 +139,14 @@ def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
     return Outcome(status, policy, certificate, history, solution.iterations, note=note)
 
 
+def with_lp_behind(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budget) -> Outcome:
+    """Where the columns end without a proof (limits that leave no room), the LP of a small model may have one."""
+    if outcome.status is not Status.NUMERICAL_ERROR or cmdp.states * cmdp.actions > LARGE:
+        return outcome
+    other = solve_by_lp(cmdp, tol, budget)
+    return other if other.status in (Status.OPTIMAL, Status.INFEASIBLE) else outcome
+
+
 def _refuted_by_lp(cmdp: CMDP, policy: TabularPolicy) -> tuple[TabularPolicy, Certificate | None]:
     """HiGHS found no feasible policy: the prices of the least violation are a proof, if the oracle confirms them."""
     try:

@@ -54,16 +54,14 @@ class Prover:
                 certificate = proof.build(self.cmdp, policy(), self.multipliers, self.bound)
                 if self._proved(certificate):
                     return Proved(policy(), certificate)
-        if near:
-            return None
-        if k >= self.next_refutation:
+        if k >= self.next_refutation:  # also when a policy is near: the limits may be missed by a hair
             self.next_refutation = 2 * k
             return self._refute()
         return None
 
     def _promising(self, iterate: Iterate) -> bool:
         """The method itself thinks that it has arrived."""
-        size = min(max(1.0, abs(iterate.objective)), max(abs(iterate.objective), float(self.cmdp.fine_scales[0])))
+        size = self.cmdp.proof_scale(iterate.objective)
         return iterate.distance is not None and iterate.distance <= self.tol * size
 
     def _policies(self) -> list[tuple[Callable[[], TabularPolicy], Array]]:
@@ -80,9 +78,10 @@ class Prover:
     def _proved(self, certificate: Certificate) -> bool:
         """Optimal to `tol`, in the user's definition and relative to the size of the costs."""
         distance = abs(certificate.objective - certificate.bound)
-        scale = max(abs(certificate.objective), float(self.cmdp.fine_scales[0]))
         safe = certificate.feasible(self.allowed_violation)
-        return safe and certificate.gap <= self.tol and distance <= self.tol * scale
+        return (
+            safe and certificate.gap <= self.tol and distance <= self.tol * self.cmdp.proof_scale(certificate.objective)
+        )
 
     def _candidates(self) -> list[Array]:
         return self.recorder.candidate_multipliers() or [self.multipliers]

@@ -159,7 +159,9 @@ def nonnegative_least_squares(matrix: Array, target: Array) -> Array:
             if not negative.any():
                 break
             # As far towards the trial point as x stays positive; what becomes zero there is fixed
-            step = (x[negative] / (x[negative] - trial[negative])).min()
+            step = min(
+                old / (old - new) if old > 0.0 else 0.0 for old, new in zip(x[negative], trial[negative], strict=True)
+            )
             x += step * (trial - x)
             free &= x > 1e-14 * x.max()
             x[~free] = 0.0

@@ -30,7 +30,7 @@ def build(cmdp: CMDP, method: str, options: dict[str, Any], macro_steps: int, to
     if given.get("schedule") == "theory":
         return _by_theorem_1(cmdp, given, macro_steps, multipliers)
     learner = _learner(cmdp, method, given, tol)
-    if method == "pmd-pd" and "step" not in given and "eta_dual" not in given:
+    if method == "pmd-pd" and not given.keys() & {"step", "eta_dual", "inner_steps", "alpha"}:
         return learner, adaptive_primal_dual(learner, multipliers)
     return learner, primal_dual(learner, _rule(cmdp, method, given), multipliers)
 

@@ -198,6 +198,10 @@ class CMDP(Statement):
         """
         return np.minimum(1.0, self.spans).clip(min=np.append(0.0, np.abs(self.limits)))
 
+    def proof_scale(self, objective: float) -> float:
+        """What `tol` is relative to in the gap of a policy with this objective."""
+        return max(abs(objective), float(self.fine_scales[0]))
+
     def tightened(self, margin: float | Array) -> CMDP:
         """The model of eq. cmdp_zero: every limit moved inwards by `margin`, one number or one a constraint."""
         margins = np.broadcast_to(np.asarray(margin, dtype=float), (self.num_constraints,))

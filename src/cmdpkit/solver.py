@@ -11,7 +11,7 @@ import numpy as np
 from cmdpkit import first_order
 from cmdpkit.budget import Budget, Callback
 from cmdpkit.certificate import certify
-from cmdpkit.exact_methods import solve_by_columns, solve_by_lp, with_least_violation
+from cmdpkit.exact_methods import solve_by_columns, solve_by_lp, with_least_violation, with_lp_behind
 from cmdpkit.files import PathLike
 from cmdpkit.linprog import slater_margin
 from cmdpkit.methods import build
@@ -181,7 +181,8 @@ def _run(cmdp: CMDP, method: str, tol: float, budget: Budget, options: dict[str,
     if method == "lp":
         return solve_by_lp(cmdp, tol, budget)
     if method in EXACT:
-        return solve_by_columns(cmdp, method, tol, budget)
+        outcome = solve_by_columns(cmdp, method, tol, budget)
+        return with_lp_behind(cmdp, outcome, tol, budget) if method == "auto" else outcome
     if method == "pmd-pd-zero":
         return run_zero(cmdp, options, budget, tol)
     learner, iterates = build(cmdp, method, options, budget.max_iterations or 0, tol)

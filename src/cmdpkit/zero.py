@@ -3,8 +3,9 @@
 Three ways to choose how much the limits are tightened:
 
 - `schedule="theory"`: δ = b/K of Theorem 2, which needs K ≥ 2b/ξ. Safe for any model, and far more than needed.
-- a tolerance: δ is half of what `tol` allows in each limit. Then the optimum of the tightened model costs at most
-  Σ λ_i δ_i, and the run ends when a policy with no violation at all is proved optimal to `tol`.
+- a tolerance: δ is half of what `tol` allows in each limit, and less where the limits are dear. The optimum of the
+  tightened model costs Σ λ_i δ_i, which must leave room for a proof: the run ends when a policy with no violation at
+  all is proved optimal to `tol`.
 - `tol=0`, a fixed number of macro steps: the smallest δ for which the *average* has no violation. The average
   violation falls by about δ when the limits are tightened by δ, so that δ is what the last try still violated, plus a
   little; two or three tries.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,9 @@ from cmdpkit.theory import theorem_1
 
 TRIES = 12
 
+PRICE_STEPS = 20
+"""Macro steps at most for a first idea of the multipliers."""
+
 
 def run_zero(cmdp: CMDP, options: dict[str, Any], budget: Budget, tol: float) -> Outcome:
     """PMD-PD-Zero on the original model; the outcome's note says by how much its limits were tightened."""
@@ -46,12 +51,25 @@ def run_zero(cmdp: CMDP, options: dict[str, Any], budget: Budget, tol: float) ->
         outcome = _attempt(cmdp, options, margins, budget, tol)
     elif tol > 0.0:
         margins = np.minimum(0.5 * tol * cmdp.fine_scales[1:], 0.5 * xi)
+        margins = np.minimum(margins, _affordable(cmdp, tol, budget))
         outcome = _attempt(cmdp, options, margins, budget, tol)
     else:
         outcome, margins = _calibrated(cmdp, options, xi, budget)
     tightened = ", ".join(f"{margin:.3g}" for margin in margins) or "nothing"
     note = f"The limits were tightened by {tightened} (Slater margin {xi:.6g})."
     return replace(outcome, note=f"{outcome.note} {note}".strip())
+
+
+def _affordable(cmdp: CMDP, tol: float, budget: Budget) -> Array:
+    """δ_i for which all limits together cost a quarter of `tol`, at multipliers that a few steps of PMD-PD find."""
+    _, iterates = build(cmdp, "pmd-pd", {}, 0, 0.0)
+    for iterate in islice(iterates, PRICE_STEPS):
+        size = cmdp.proof_scale(iterate.objective)
+        assert iterate.distance is not None
+        if iterate.distance <= 1e-3 * size or budget.exhausted():
+            break
+    share = 0.25 * tol * size / max(1, cmdp.num_constraints)
+    return np.asarray(share / np.maximum(iterate.multipliers, 1e-300))
 
 
 def _calibrated(cmdp: CMDP, options: dict[str, Any], xi: float, budget: Budget) -> tuple[Outcome, Array]:

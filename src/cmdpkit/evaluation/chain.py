@@ -27,6 +27,9 @@ def mixed_chain(cmdp: CMDP, probabilities: Array) -> Any:
     matrix, weights = cmdp.transitions, probabilities.ravel()
     taken = np.flatnonzero(weights)
     lengths = np.diff(matrix.indptr)[taken]
+    if taken.size == weights.size:  # all of them: nothing to gather
+        whole = matrix.data * np.repeat(weights, lengths), matrix.indices.copy(), matrix.indptr[::actions].copy()
+        return sp.csr_array(whole, shape=(states, states))
     ends = np.cumsum(lengths)
     entries = np.repeat(matrix.indptr[taken] - (ends - lengths), lengths) + np.arange(lengths.sum())
     starts = np.append(0, ends)[np.searchsorted(taken, np.arange(states + 1) * actions)]

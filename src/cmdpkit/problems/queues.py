@@ -68,7 +68,7 @@ def two_queues(
         (q1, q2, 2.0 * speed.max() - u1 - u2),
     ]
     shape = (side**2, len(speed) ** 2)
-    successors = np.stack([np.broadcast_to(n1 * side + n2, shape) for n1, n2, _ in after], axis=-1)
+    successors = np.stack([np.broadcast_to(n1 * side + n2, shape) for n1, n2, _ in after], axis=-1, dtype=np.int32)
     probabilities = np.stack([np.broadcast_to(r / clock, shape) for _, _, r in after], axis=-1)
     return CMDP(
         sparse_transitions(successors, probabilities),
