@@ -112,7 +112,7 @@ class Prover:
     def _refute(self) -> Proved | None:
         """When multipliers run away, their direction is a candidate for a proof that the limits cannot be met."""
         for y in (self.recorder.last_weights[1:], self.recorder.weights[1:]):
-            if y.min() >= 0.0 and y.sum() > 0.0:
+            if y.min(initial=0.0) >= 0.0 and y.sum() > 0.0:
                 margin = minimise(self.cmdp, np.append(0.0, y / y.sum()), stop=self.stop).bound
                 if margin > 0.0:
                     policy = self.recorder.policy
