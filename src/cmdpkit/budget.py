@@ -57,6 +57,11 @@ class Budget:
     def elapsed(self) -> float:
         return time.perf_counter() - self.started
 
+    @property
+    def left(self) -> float | None:
+        """Seconds that are left, None without a limit."""
+        return None if self.time_limit is None else max(0.0, self.time_limit - self.elapsed)
+
     def tell(self, news: Snapshot) -> None:
         """Tell the watcher, if there is one."""
         if self.watch is not None and isinstance(stop := self.watch(news), (bool, np.bool_)) and stop:

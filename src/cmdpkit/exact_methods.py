@@ -120,7 +120,7 @@ def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
     multipliers = np.zeros(cmdp.num_constraints) if solution.multipliers is None else solution.multipliers
     certificate = None
     if solution.feasible is not True and not solution.out_of_budget:
-        policy, certificate = _refuted_by_lp(cmdp, policy)
+        policy, certificate = _refuted_by_lp(cmdp, policy, budget)
     if certificate is None:
         certificate = proof.certify(cmdp, policy, multipliers)
     if certificate.infeasibility is not None:
@@ -147,13 +147,13 @@ def with_lp_behind(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budget) -> 
     return other if other.status in (Status.OPTIMAL, Status.INFEASIBLE) else outcome
 
 
-def _refuted_by_lp(cmdp: CMDP, policy: TabularPolicy) -> tuple[TabularPolicy, Certificate | None]:
+def _refuted_by_lp(cmdp: CMDP, policy: TabularPolicy, budget: Budget) -> tuple[TabularPolicy, Certificate | None]:
     """HiGHS found no feasible policy: the prices of the least violation are a proof, if the oracle confirms them."""
     try:
-        _, policy, y = least_violation(cmdp)
+        _, policy, y = least_violation(cmdp, time_limit=budget.left)
     except ArithmeticError:
         return policy, None
-    margin = minimise(cmdp, np.append(0.0, y)).bound
+    margin = minimise(cmdp, np.append(0.0, y), stop=budget.exhausted).bound
     return policy, proof.build_infeasible(cmdp, policy, y, margin) if margin > 0.0 else None
 
 

@@ -51,7 +51,9 @@ def solve_lp(cmdp: CMDP, time_limit: float | None = None, max_iterations: int | 
     return LPSolution(True, _policy(cmdp, answer.x), multipliers, answer.message, int(answer.nit))
 
 
-def least_violation(cmdp: CMDP, units: Array | None = None) -> tuple[float, TabularPolicy, Array]:
+def least_violation(
+    cmdp: CMDP, units: Array | None = None, time_limit: float | None = None
+) -> tuple[float, TabularPolicy, Array]:
     """min_π max_i V_i(π) / unit_i, the policy that attains it, and the weights y ≥ 0 on V_i that prove it.
 
     y is the Farkas vector of an infeasible model: Σ y_i V_i(π) > 0 for every policy π. By default the unit of a
@@ -60,7 +62,8 @@ def least_violation(cmdp: CMDP, units: Array | None = None) -> tuple[float, Tabu
     scales = _scales(cmdp)[1:]
     excess = (scales if units is None else units) / scales  # of row i for each unit of the common excess t
     rows = cmdp.costs[1:] / scales[:, None]
-    answer = _highs(cmdp, np.zeros(rows.shape[1]), rows, cmdp.offsets / scales, excess=excess)
+    limits = {"time_limit": time_limit}
+    answer = _highs(cmdp, np.zeros(rows.shape[1]), rows, cmdp.offsets / scales, excess=excess, limits=limits)
     if answer.status != 0:
         raise ArithmeticError(f"HiGHS did not solve the feasibility problem: {answer.message}")
     y = np.maximum(-answer.ineqlin.marginals, 0.0) / scales

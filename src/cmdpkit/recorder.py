@@ -58,8 +58,9 @@ class Recorder:
     def candidate_multipliers(self) -> list[Array]:
         """Weights of the constraints relative to the objective's: those of the last step, and those of all steps.
 
-        For PMD-PD they are λ + η′ V, which tends to the optimal multipliers also where a limit is slack (λ alone tends
-        to −η′ V there). The average is what a method without multipliers (CRPO) has in effect used.
+        With fixed steps PMD-PD's are λ + η′ V, which tends to the optimal multipliers also where a limit is slack (λ
+        alone tends to −η′ V there); with growing steps they are λ itself. The average is what a method without
+        multipliers (CRPO) has in effect used.
         """
         candidates = [self.last_weights, self.weights]
         return [np.maximum(w[1:] / w[0], 0.0) for w in candidates if w[0] > 0.0]

@@ -69,7 +69,8 @@ def solve(
         checkpoint: a file in which a run that samples keeps its state; a run that finds its own state there continues
             from it, to the same result bit for bit.
         **options: of the first-order methods, in the user's units: `step` (π is multiplied by exp(−step · Q̃); the
-            paper's η is step · (1 − γ); by default it follows the model's scale, for pmd-pd also the progress),
+            paper's η is step · (1 − γ); by default it follows the model's scale, and for pmd-pd it grows by itself
+            unless one of step, eta_dual, inner_steps and alpha is named),
             `eta_dual` (likewise), `inner_steps` (t_k, default 1), `alpha` (default 1/step), `dual_cap` (npg-pd),
             `tolerance` (crpo, default 0), `initial_policy` (default uniform), `initial_multipliers`,
             `schedule="theory"` (pmd-pd and pmd-pd-zero: the parameters of the theorems for `max_iterations` macro
