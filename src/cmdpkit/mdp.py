@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import Backup, bellman
@@ -117,10 +116,7 @@ class Oracle:
         """
         cmdp = self.cmdp
         uniform = np.full((cmdp.states, cmdp.actions), 1.0 / cmdp.actions)
-        system = PolicySystem(cmdp, uniform, plan=self.plan)
-        if sp.issparse(system.chain):
-            system.chain.sum_duplicates()  # actions share most of their successors: a fraction of the memory
-        value = system.solve(cost.reshape(uniform.shape).mean(axis=1))
+        value = PolicySystem(cmdp, uniform, plan=self.plan).solve(cost.reshape(uniform.shape).mean(axis=1))
         return bellman(cmdp, cost, value, np.zeros(cmdp.states, dtype=np.int32)).choice
 
     def _evaluate(self, weights: Array, error: float) -> float:

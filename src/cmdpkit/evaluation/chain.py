@@ -10,6 +10,9 @@ import scipy.sparse as sp
 from cmdpkit.checks import Array
 from cmdpkit.model import CMDP
 
+SAMPLE, SHARED = 200, 0.7
+"""Rows that are looked at for shared successors; if merging leaves less than this part of the entries, all are merged."""
+
 
 def chosen_chain(cmdp: CMDP, choice: Any) -> Any:
     """The chain of a deterministic policy: rows are only gathered."""
@@ -23,19 +26,29 @@ def mixed_chain(cmdp: CMDP, probabilities: Array) -> Any:
     if not sp.issparse(cmdp.transitions):
         # One vector-matrix product a state: (S, 1, A) @ (S, A, S).
         return np.matmul(probabilities[:, None, :], cmdp.transitions.reshape(states, actions, states))[:, 0, :]
-    # Rows of the actions that are taken, one after the other. A successor of two actions appears twice, which sums.
+    # Rows of the actions that are taken, one after the other. A successor of two actions may appear twice, which sums.
     matrix, weights = cmdp.transitions, probabilities.ravel()
     taken = np.flatnonzero(weights)
     lengths = np.diff(matrix.indptr)[taken]
     if taken.size == weights.size:  # all of them: nothing to gather
         whole = matrix.data * np.repeat(weights, lengths), matrix.indices.copy(), matrix.indptr[::actions].copy()
-        return sp.csr_array(whole, shape=(states, states))
+        return _merged(sp.csr_array(whole, shape=(states, states)))
     ends = np.cumsum(lengths)
     entries = np.repeat(matrix.indptr[taken] - (ends - lengths), lengths) + np.arange(lengths.sum())
     starts = np.append(0, ends)[np.searchsorted(taken, np.arange(states + 1) * actions)]
     data = matrix.data[entries] * np.repeat(weights[taken], lengths)
     indices = matrix.indices[entries]
-    return sp.csr_array((data, indices, starts.astype(indices.dtype)), shape=(states, states))
+    return _merged(sp.csr_array((data, indices, starts.astype(indices.dtype)), shape=(states, states)))
+
+
+def _merged(chain: Any) -> Any:
+    """Add up what several actions give to one successor, where they share many: a look at some rows tells."""
+    some = chain[:: max(1, chain.shape[0] // SAMPLE)]
+    entries = some.nnz
+    some.sum_duplicates()
+    if some.nnz < SHARED * entries:
+        chain.sum_duplicates()
+    return chain
 
 
 def separator_width(chain: Any) -> int:
