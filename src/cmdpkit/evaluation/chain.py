@@ -11,7 +11,7 @@ from cmdpkit.checks import Array
 from cmdpkit.model import CMDP
 
 SAMPLE, SHARED = 200, 0.7
-"""Rows that are looked at for shared successors; if merging leaves less than this part of the entries, all are merged."""
+"""Rows that are looked at for shared successors; where merging leaves less than this part, all rows are merged."""
 
 
 def chosen_chain(cmdp: CMDP, choice: Any) -> Any:
