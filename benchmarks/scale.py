@@ -433,7 +433,8 @@ def page(rows: tuple[Row, ...], limit: float, data: Path) -> Iterator[str]:
         "process that has solved a smaller model before, a peer's of two if the first took less than 5 s. Memory is "
         "what the process grew by after that, with the model, relative to the model's arrays (from 30,000 states on). "
         "A ratio behind a peer's time is that time over ours; a solver that ran out of time is not run on larger "
-        "models (-). An answer that differs from ours by more than ten tolerances is marked DISAGREES. PDLP is asked "
+        "models (-). Calls are MDP solves of the exact finish, steps are macro steps of PMD-PD. An answer that differs "
+        "from ours by more than ten tolerances is marked DISAGREES. PDLP is asked "
         "for 1e-6, as ours; simplex and interior point (scipy's `linprog`) run at their defaults."
     )
     yield from targets(measured)

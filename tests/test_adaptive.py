@@ -270,3 +270,17 @@ def test_auto_where_the_limits_leave_no_room(seed):
     limits = [ck.AtMost(use, limit), ck.AtLeast(use, limit)]
     cmdp = ck.CMDP(np.ones((1, 3, 1)), cost=rng.random((1, 3)), constraints=limits, gamma=0.9)
     assert ck.solve(cmdp).status is ck.Status.OPTIMAL
+
+
+def test_no_violation_at_all_on_a_model_too_large_for_an_lp():
+    cmdp = ck.problems.garnet(states=6000, actions=4, constraints=2, gamma=0.98, seed=3)
+    with mock.patch("cmdpkit.zero.slater_margin", side_effect=AssertionError("an LP of 24,000 columns")):
+        result = ck.solve(cmdp, "pmd-pd-zero", max_iterations=60)
+    assert result.status is ck.Status.OPTIMAL
+    assert result.certificate.violation == 0.0
+
+
+def test_the_best_bound_of_a_run_is_kept():
+    """Beyond what rounding allows the last multipliers are noise; the closest ones give the bound."""
+    result = ck.solve(ck.problems.two_queues(), "pmd-pd", tol=1e-12, max_iterations=100)
+    assert result.certificate.gap <= 1e-9

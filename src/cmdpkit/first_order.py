@@ -39,11 +39,14 @@ class Prover:
         self.next_check = 10
         self.next_refutation = 20
         self.bound = -np.inf
+        self.closest: tuple[float, Array] | None = None  # smallest distance that a method has told, and its multipliers
         self.multipliers = np.zeros(cmdp.num_constraints)
 
     def found(self, iterate: Iterate) -> Proved | None:
         """A certificate that ends the run at this iterate, and its policy, if there is one."""
         k = iterate.k
+        if iterate.distance is not None and (self.closest is None or iterate.distance < self.closest[0]):
+            self.closest = iterate.distance, iterate.multipliers
         if self.tol == 0.0 or (k < self.next_check and not self._promising(iterate)):
             return None
         self.next_check = k + max(10, k // 10)
@@ -84,7 +87,8 @@ class Prover:
         )
 
     def _candidates(self) -> list[Array]:
-        return self.recorder.candidate_multipliers() or [self.multipliers]
+        closest = [] if self.closest is None else [self.closest[1]]
+        return closest + self.recorder.candidate_multipliers() or [self.multipliers]
 
     def _ask(self, lam: Array) -> None:
         """Ask for G(λ), and keep the best."""

@@ -23,7 +23,7 @@ import numpy as np
 from cmdpkit.budget import Budget
 from cmdpkit.certificate import values_with_errors
 from cmdpkit.checks import Array
-from cmdpkit.exact_methods import solve_by_columns
+from cmdpkit.exact_methods import LARGE, solve_by_columns
 from cmdpkit.first_order import run
 from cmdpkit.linprog import slater_margin
 from cmdpkit.methods import build
@@ -40,7 +40,7 @@ PRICE_STEPS = 20
 
 def run_zero(cmdp: CMDP, options: dict[str, Any], budget: Budget, tol: float) -> Outcome:
     """PMD-PD-Zero on the original model; the outcome's note says by how much its limits were tightened."""
-    xi = options.get("xi") or _slater_margin(cmdp)
+    xi = options.get("xi") or _slater_margin(cmdp, tol, budget)
     if cmdp.num_constraints and xi <= 1e-9 * float(cmdp.fine_scales[1:].min()):
         return _without_slater_point(cmdp, xi, budget, tol)
     options = {name: value for name, value in options.items() if name != "xi"}
@@ -56,7 +56,7 @@ def run_zero(cmdp: CMDP, options: dict[str, Any], budget: Budget, tol: float) ->
     else:
         outcome, margins = _calibrated(cmdp, options, xi, budget)
     tightened = ", ".join(f"{margin:.3g}" for margin in margins) or "nothing"
-    note = f"The limits were tightened by {tightened} (Slater margin {xi:.6g})."
+    note = f"The limits were tightened by {tightened} (Slater margin {xi:.6g}{'' if _is_small(cmdp) else ' or more'})."
     return replace(outcome, note=f"{outcome.note} {note}".strip())
 
 
@@ -91,8 +91,22 @@ def _calibrated(cmdp: CMDP, options: dict[str, Any], xi: float, budget: Budget) 
     return outcome, margins
 
 
-def _slater_margin(cmdp: CMDP) -> float:
-    """ξ, or minus infinity where the LP fails for bad scaling: the exact methods then tell what can be told."""
+def _is_small(cmdp: CMDP) -> bool:
+    return cmdp.states * cmdp.actions <= LARGE
+
+
+def _slater_margin(cmdp: CMDP, tol: float, budget: Budget) -> float:
+    """ξ, or minus infinity where the LP fails for bad scaling: the exact methods then tell what can be told.
+
+    The LP of a large model takes long, and with a tolerance it is enough to know that limits tightened by that much can
+    be met: then ξ is at least as large.
+    """
+    if tol > 0.0 and cmdp.num_constraints and not _is_small(cmdp):
+        margin = tol * float(cmdp.fine_scales[1:].min())
+        tight, wary = cmdp.tightened(2.0 * margin), replace(budget, max_iterations=None, watch=None)
+        missed = solve_by_columns(tight, "auto", 1e-3 * tol, wary).certificate.violation * cmdp.tolerance_scales.max()
+        if missed <= margin:
+            return margin
     try:
         return slater_margin(cmdp)
     except ArithmeticError:
