@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from cmdpkit.simulation import SimulationCertificate as SimulationCertificate
     from cmdpkit.simulation import certify_by_simulation as certify_by_simulation
     from cmdpkit.simulators import Simulator as Simulator
-    from cmdpkit.simulators import from_gymnasium as from_gymnasium
     from cmdpkit.solver import solve as solve
-    from cmdpkit.training import TrainingFailed as TrainingFailed
-    from cmdpkit.training import TrainingResult as TrainingResult
+    from cmdpkit.toy_text import from_gymnasium as from_gymnasium
     from cmdpkit.training import train as train
+    from cmdpkit.training_result import TrainingFailed as TrainingFailed
+    from cmdpkit.training_result import TrainingResult as TrainingResult
 
 __version__ = "0.1.0"
 
@@ -71,14 +71,14 @@ _HOME = {
     "Sampling": "sampling",
     "Status": "result",
     "TabularPolicy": "policy",
-    "TrainingFailed": "training",
-    "TrainingResult": "training",
+    "TrainingFailed": "training_result",
+    "TrainingResult": "training_result",
     "certify": "certificate",
     "certify_by_simulation": "simulation",
     "certify_on_episodes": "episodes",
     "envs": "envs",
     "evaluate": "evaluation",
-    "from_gymnasium": "simulators",
+    "from_gymnasium": "toy_text",
     "problems": "problems",
     "slater_margin": "linprog",
     "solve": "solver",

@@ -249,8 +249,8 @@ def train(env: str, method: str, seed: int, out: str | None, others: tuple[str, 
     _need("torch", "gymnasium", "safetensors")
     import cmdpkit.envs  # noqa: F401 - registers the environments
     from cmdpkit.report import training_report
-    from cmdpkit.training import TrainingFailed
     from cmdpkit.training import train as run
+    from cmdpkit.training_result import TrainingFailed
 
     settings = {name: value for name, value in settings.items() if value is not None}
     more = dict(_setting(text) for text in others)

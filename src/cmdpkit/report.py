@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cmdpkit.certificate import Certificate
     from cmdpkit.result import Result
     from cmdpkit.simulation import SimulationCertificate
-    from cmdpkit.training import TrainingResult
+    from cmdpkit.training_result import TrainingResult
 
 
 def result_report(result: Result) -> Group:
