@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 
 from cmdpkit.envs import ConstrainedAcrobots
-from cmdpkit.learners.neural import NeuralLearner
+from cmdpkit.learners.neural.learner import NeuralLearner
 from cmdpkit.rules import Weights
 
 STEPS = 5_000

@@ -15,11 +15,14 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import cmdpkit as ck
-from cmdpkit import adaptive, columns, exact_methods
 from cmdpkit.evaluation import PolicySystem
+from cmdpkit.exact import columns
 from cmdpkit.learners import ExactLearner
+from cmdpkit.learners.tabular import LOWEST_LOG_PROBABILITY, reference_span
 from cmdpkit.primal_dual import primal_dual
 from cmdpkit.rules import PMDPD
+from cmdpkit.rules.growing import GrowingPMDPD
+from cmdpkit.run import finish as exact_methods
 from models import random_model
 
 STEPS = 2_000
@@ -58,25 +61,26 @@ def pmdpd_row(table: list[ck.CMDP], optima: list[float], make) -> str:
 
 def fixed(step: float, eta_dual: float):
     def make(cmdp: ck.CMDP):
-        spans = adaptive.reference_span(cmdp.spans)
+        spans = reference_span(cmdp.spans)
         learner = ExactLearner(cmdp, ck.TabularPolicy.uniform(cmdp.states, cmdp.actions), step=step / spans[0])
         return primal_dual(learner, PMDPD(eta_dual * (1.0 - cmdp.gamma) * spans[0] / spans[1:] ** 2))
 
     return make
 
 
-def evaluations(table: list[ck.CMDP]) -> str:
+def evaluations(table: list[ck.CMDP], growth: float) -> str:
     """Policies evaluated by PMD-PD until its proof of 1e-6 is complete."""
     plain, counts, failed = PolicySystem.__init__, [], 0
     for cmdp in table:
         with mock.patch.object(PolicySystem, "__init__", autospec=True, side_effect=plain) as evaluation:
-            failed += ck.solve(cmdp, "pmd-pd", max_iterations=100).status is not ck.Status.OPTIMAL
+            failed += ck.solve(cmdp, "pmd-pd", max_iterations=100, growth=growth).status is not ck.Status.OPTIMAL
         counts.append(evaluation.call_count)
     return f"{failed} | {np.median(counts):.0f} | {np.percentile(counts, 90):.0f} | {max(counts)}"
 
 
 def default(cmdp: ck.CMDP):
-    return adaptive.adaptive_primal_dual(ExactLearner(cmdp, ck.TabularPolicy.uniform(cmdp.states, cmdp.actions)))
+    uniform = ck.TabularPolicy.uniform(cmdp.states, cmdp.actions)
+    return primal_dual(ExactLearner(cmdp, uniform, floor=LOWEST_LOG_PROBABILITY), GrowingPMDPD())
 
 
 def main() -> None:
@@ -110,8 +114,7 @@ def main() -> None:
         "\n| growth of the steps | not proved in 100 steps | evaluations, median | 90 % | most |\n|---|---|---|---|---|"
     )
     for growth in (1.5, 2.0, 3.0, 5.0, 10.0, 30.0):
-        adaptive.GROWTH = growth
-        print(f"| {growth:g} | {evaluations(table)} |")
+        print(f"| {growth:g} | {evaluations(table, growth)} |")
 
 
 if __name__ == "__main__":

@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 import cmdpkit as ck
-from cmdpkit import adaptive
-from cmdpkit.adaptive import ImplicitDual, adaptive_primal_dual, kkt_residual
 from cmdpkit.evaluation.system import PolicySystem
 from cmdpkit.learners import ExactLearner
+from cmdpkit.learners.tabular import reference_span
+from cmdpkit.primal_dual import primal_dual
+from cmdpkit.rules import growing
+from cmdpkit.rules.growing import GrowingPMDPD, ImplicitDual, kkt_residual
+from cmdpkit.rules.registry import variants
 from models import coupled, lp_optimum, random_model
 
 
@@ -55,11 +58,11 @@ def test_the_dual_step_solves_its_equation(seed, size):
     """λ⁺ = max(0, λ + η′ V̂(π_λ⁺)), the dual update of Algorithm 1 with the new policy's predicted values."""
     cmdp = random_model(seed, constraints=1 + seed % 4, gamma=0.9, states=6)
     learner, rng = learner_at(cmdp, seed), np.random.default_rng(seed)
-    spans = adaptive.reference_span(cmdp.spans)
+    spans = reference_span(cmdp.spans)
     eta_dual = size * 0.1 * spans[0] / spans[1:] ** 2
     lam = rng.exponential(size=cmdp.num_constraints) * spans[0] / spans[1:]
     step = size / spans[0]
-    found = ImplicitDual(learner, learner.advantages(), step, lam, eta_dual).maximise()
+    found = ImplicitDual(learner.look(), step, lam, eta_dual).maximise()
     ahead, _ = predicted(cmdp, learner.policy.probabilities, step, found)
     np.testing.assert_allclose(found, np.maximum(0.0, lam + eta_dual * ahead), rtol=1e-6, atol=1e-8 * lam.max())
 
@@ -72,7 +75,7 @@ def test_with_one_state_the_prediction_is_exact():
     learner = learner_at(cmdp, 0)
     before = np.zeros(2)
     spans = cmdp.spans
-    for k, iterate in enumerate(islice(adaptive_primal_dual(learner), 6)):
+    for k, iterate in enumerate(islice(primal_dual(learner, GrowingPMDPD()), 6)):
         eta_dual = 3.0**k * (1.0 - cmdp.gamma) * spans[0] / spans[1:] ** 2
         np.testing.assert_allclose(
             iterate.multipliers, np.maximum(0.0, before + eta_dual * iterate.v), rtol=1e-9, atol=1e-12
@@ -84,10 +87,10 @@ def test_small_steps_are_algorithm_1():
     """For step, η′ → 0 the weights are λ + η′V(π), up to a relative O(step)."""
     cmdp = random_model(5, constraints=2, gamma=0.9, states=6)
     learner = learner_at(cmdp, 5)
-    spans = adaptive.reference_span(cmdp.spans)
+    spans = reference_span(cmdp.spans)
     lam, eta_dual = spans[0] / spans[1:], 1e-5 * spans[0] / spans[1:] ** 2
-    found = ImplicitDual(learner, learner.advantages(), 1e-6 / spans[0], lam, eta_dual).maximise()
-    explicit = lam + eta_dual * learner.constraint_values()
+    found = ImplicitDual(learner.look(), 1e-6 / spans[0], lam, eta_dual).maximise()
+    explicit = lam + eta_dual * learner.look().values
     np.testing.assert_allclose(found - lam, explicit - lam, rtol=1e-3)
 
 
@@ -95,7 +98,7 @@ def test_the_policy_step_is_the_mirror_step():
     cmdp = random_model(8, constraints=3, gamma=0.9, states=6)
     learner = learner_at(cmdp, 8)
     pi = learner.policy.probabilities
-    iterate = next(adaptive_primal_dual(learner))
+    iterate = next(primal_dual(learner, GrowingPMDPD()))
     _, expected = predicted(cmdp, pi, iterate.weights.step, iterate.multipliers)
     np.testing.assert_allclose(learner.policy.probabilities, expected, atol=1e-12)
 
@@ -104,10 +107,10 @@ def test_the_residual_vanishes_at_the_optimum_only():
     cmdp = ck.problems.paper()
     optimum = ck.solve(cmdp, tol=1e-10)
     learner = ExactLearner(cmdp, ck.TabularPolicy.from_log(optimum.policy.log_probabilities.clip(-700.0)))
-    assert kkt_residual(learner, learner.advantages(), optimum.multipliers) == pytest.approx(0.0, abs=1e-9)
-    assert kkt_residual(learner, learner.advantages(), optimum.multipliers + 0.1) > 1e-2
+    assert kkt_residual(learner.look(), optimum.multipliers) == pytest.approx(0.0, abs=1e-9)
+    assert kkt_residual(learner.look(), optimum.multipliers + 0.1) > 1e-2
     learner = learner_at(cmdp, 0)
-    assert kkt_residual(learner, learner.advantages(), optimum.multipliers) > 1e-2
+    assert kkt_residual(learner.look(), optimum.multipliers) > 1e-2
 
 
 # -- the whole -------------------------------------------------------------------------------------------------------
@@ -139,7 +142,7 @@ def test_the_papers_instance_in_a_dozen_steps(monkeypatch):
 
 @pytest.mark.parametrize("inexact", [0.0, 0.1])
 def test_inexact_evaluations_do_not_spoil_convergence(inexact, monkeypatch):
-    monkeypatch.setattr(adaptive, "INEXACT", inexact)
+    monkeypatch.setattr(growing, "INEXACT", inexact)
     for cmdp in (ck.problems.garnet(states=400, actions=4, constraints=3, gamma=0.99), coupled(400, 1e-4)):
         result = ck.solve(cmdp, "pmd-pd", max_iterations=15)
         assert result.status is ck.Status.OPTIMAL
@@ -214,7 +217,8 @@ def test_long_ways_through_a_grid():
     result = ck.solve(cmdp, "pmd-pd", max_iterations=50)
     assert result.status is ck.Status.OPTIMAL
     assert result.objective == pytest.approx(ck.solve(cmdp).objective, abs=2e-6)
-    with mock.patch.object(adaptive, "BURIED", -np.inf):
+    method = next(m for m in variants("pmd-pd") if m.steps == "growing")
+    with mock.patch.dict(method.presets["exact"], floor=-np.inf):
         assert ck.solve(cmdp, "pmd-pd", max_iterations=50).status is ck.Status.ITERATION_LIMIT
 
 
@@ -226,11 +230,27 @@ def test_bad_starts_are_left_behind(multiplier):
         assert ck.solve(cmdp, "pmd-pd", initial_multipliers=start, max_iterations=60).status is ck.Status.OPTIMAL
 
 
-def test_naming_a_step_of_algorithm_1_runs_algorithm_1():
-    """Inner loops and their anchor belong to fixed steps: with growing ones step · alpha would exceed 1."""
+def test_only_a_word_changes_the_algorithm():
+    """`alpha` belongs to fixed steps: with growing ones step · alpha would exceed 1. Naming it switches nothing."""
+    cmdp = ck.problems.paper()
     for options in ({"inner_steps": 3, "alpha": 0.1}, {"inner_steps": 20, "alpha": 0.0}):
-        result = ck.solve(ck.problems.paper(), "pmd-pd", max_iterations=1000, **options)
+        with pytest.raises(ValueError, match=r"growing steps set 'alpha' themselves.*steps='fixed'"):
+            ck.solve(cmdp, "pmd-pd", **options)
+        result = ck.solve(cmdp, "pmd-pd", max_iterations=1000, steps="fixed", **options)
         assert result.status is ck.Status.OPTIMAL
+    growing_steps = ck.solve(cmdp, "pmd-pd", inner_steps=2)
+    assert growing_steps.status is ck.Status.OPTIMAL
+    assert growing_steps.iterations <= 12
+    for name in ("step", "eta_dual"):
+        with pytest.raises(ValueError, match=f"growing steps set '{name}' themselves"):
+            ck.solve(cmdp, "pmd-pd", steps="growing", **{name: 1.0})
+    with pytest.raises(ValueError, match="steps must be"):
+        ck.solve(cmdp, "pmd-pd", steps="shrinking")
+    with pytest.raises(ValueError, match="option 'growth' of method 'pmd-pd' needs steps='growing'"):
+        ck.solve(cmdp, "pmd-pd", steps="fixed", growth=2.0)
+    named = ck.solve(cmdp, "pmd-pd", step=1.0, eta_dual=1.0, tol=0.0, max_iterations=5)
+    spoken = ck.solve(cmdp, "pmd-pd", steps="fixed", step=1.0, eta_dual=1.0, tol=0.0, max_iterations=5)
+    np.testing.assert_array_equal(named.history.multipliers, spoken.history.multipliers)
 
 
 @pytest.mark.parametrize("distance", [-5e-7, -1e-7])
@@ -274,7 +294,7 @@ def test_auto_where_the_limits_leave_no_room(seed):
 
 def test_no_violation_at_all_on_a_model_too_large_for_an_lp():
     cmdp = ck.problems.garnet(states=6000, actions=4, constraints=2, gamma=0.98, seed=3)
-    with mock.patch("cmdpkit.zero.slater_margin", side_effect=AssertionError("an LP of 24,000 columns")):
+    with mock.patch("cmdpkit.run.zero.slater_margin", side_effect=AssertionError("an LP of 24,000 columns")):
         result = ck.solve(cmdp, "pmd-pd-zero", max_iterations=60)
     assert result.status is ck.Status.OPTIMAL
     assert result.certificate.violation == 0.0

@@ -6,7 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cmdpkit as ck
-from cmdpkit.mdp import macqueen_bound, minimise
+from cmdpkit.evaluation.bounds import macqueen_bound
+from cmdpkit.exact.mdp import minimise
 from models import lp_optimum, random_model, two_state
 
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

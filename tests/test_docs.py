@@ -3,9 +3,13 @@
 import contextlib
 import io
 import re
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import cmdpkit as ck
 
 ROOT = Path(__file__).parent.parent
 
@@ -53,7 +57,65 @@ def test_readme_simulator_is_learned():
 
 
 def test_every_file_is_in_the_design():
-    design = (ROOT / "docs/design.md").read_text()
-    for path in (ROOT / "src/cmdpkit").glob("*.py"):
-        if path.name != "__init__.py":
-            assert f"`{path.name}`" in design, path.name
+    """Each room has a row, and every file but the problems and experiments is named in it."""
+    rows = re.findall(r"^\| (`.*?) \| (.*?) \|$", (ROOT / "docs/design.md").read_text(), re.MULTILINE)
+    for path in (ROOT / "src/cmdpkit").rglob("*.py"):
+        parts = path.relative_to(ROOT / "src/cmdpkit").parts
+        if path.name == "__init__.py" or parts[0] in ("problems", "experiments"):
+            continue
+        name = f"`{parts[0]}/`" if len(parts) > 1 else f"`{parts[0]}`"
+        room = [room + text for room, text in rows if name in room]
+        assert room, name
+        new_rule = parts[0] == "rules"  # a rule needs no entry anywhere
+        assert len(parts) == 1 or new_rule or f"`{path.name}`" in room[0] or path.name == "__main__.py", path
+
+
+def walk(call):
+    """Files of the package in the order in which a call first enters them."""
+    source, entered = str(ROOT / "src/cmdpkit"), []
+
+    def note(frame, event, argument):
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(source) and frame.f_code.co_name not in ("<module>", "__init__"):
+            name = path[len(source) + 1 :]
+            if name not in entered:
+                entered.append(name)
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return entered
+
+
+def shop():
+    def step(stock, order, rng):
+        return np.minimum(stock, 2), np.stack([order * 1.0, stock * 0.1])
+
+    return ck.Simulator(
+        step, lambda n, rng: np.zeros(n, dtype=int), states=3, actions=2, gamma=0.5,
+        constraints=[ck.AtMost(None, 1.0)], bounds=[(0.0, 1.0), (0.0, 1.0)],
+    )  # fmt: skip
+
+
+SHOP = shop()
+WALKS = {
+    "solve(cmdp)": lambda: ck.solve(ck.problems.garnet(states=30, constraints=2)),
+    'solve(cmdp, "pmd-pd")': lambda: ck.solve(ck.problems.paper(), "pmd-pd"),
+    "solve(simulator)": lambda: ck.solve(SHOP, max_iterations=1),
+    "train(env)": lambda: ck.train(
+        "cmdpkit/ConstrainedAcrobot-v0", limits=[5, 5], iterations=2, hidden=[8], steps=20, num_envs=2
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WALKS)
+def test_walks_are_what_happens(name):
+    """The files of a walk, as docs/design.md lists them: each is entered, in that order, and none is listed twice."""
+    listed = re.search(rf"^- `{re.escape(name)}`: (.*)$", (ROOT / "docs/design.md").read_text(), re.MULTILINE).group(1)
+    files = re.findall(r"`([\w/]+\.py)`", listed)
+    WALKS[name]()  # imports happen here
+    entered = walk(WALKS[name])
+    assert len(set(files)) == len(files)
+    assert [path for path in entered if path in files] == files

@@ -221,7 +221,9 @@ def test_start_options(paper):
     start = rng.dirichlet(np.ones(10), size=20)
     result = run(paper, "pmd-pd", 1, step=1.0, eta_dual=1.0, initial_policy=start, initial_multipliers=[0.5])
     learner = ExactLearner(paper, ck.TabularPolicy(start), step=1.0)
-    iterate = next(primal_dual(learner, PMDPD(1.0), np.array([0.5])))
+    rule = PMDPD(1.0)
+    state = rule.start(learner.look())._replace(multipliers=np.array([0.5]))
+    iterate = next(primal_dual(learner, rule, state))
     assert result.history.multipliers[0, 0] == iterate.multipliers[0]
     v_0 = 3.0 - ck.evaluate(paper, start).constraint_values[0]
     assert iterate.weights.constraints[0] == pytest.approx(0.5 + v_0, rel=1e-12)

@@ -16,12 +16,13 @@ import pytest
 import cmdpkit as ck
 from cmdpkit.experiments.common import random_instance
 from cmdpkit.experiments.complexity import small_instance
+from cmdpkit.learners.estimators import Meter, Pooled, Rollouts
 from cmdpkit.learners.exact import ExactLearner
-from cmdpkit.learners.sampled import Meter, Pooled, Rollouts, SampledLearner
+from cmdpkit.learners.plans import Practical, theorem_3
+from cmdpkit.learners.sampled import SampledLearner
 from cmdpkit.rules import Weights
-from cmdpkit.sampling import Practical, theorem_3
+from cmdpkit.rules.theory import Theorem3
 from cmdpkit.simulators import ModelSimulator, as_simulator
-from cmdpkit.theory import Theorem3
 from models import random_model
 from test_cli import on_screen, program
 from test_simulators import twin
@@ -95,12 +96,12 @@ def test_many_samples_give_the_exact_step(kind, inner_steps):
     else:
         estimator = Rollouts(simulator, Practical(count, count, None if kind == "geometric" else 40), Meter(1))
     learner = SampledLearner(estimator, start, 0.3, inner_steps, 1.5)
-    np.testing.assert_allclose(learner.constraint_values(), exact.constraint_values(), atol=tolerance)
+    np.testing.assert_allclose(learner.look().values, exact.look().values, atol=tolerance)
     weights = Weights(1.0, np.array([0.5, 0.8]))
     exact.improve(weights)
     learner.improve(weights)
     np.testing.assert_allclose(learner.policy.log_probabilities, exact.policy.log_probabilities, atol=tolerance)
-    assert learner.objective_value() == pytest.approx(exact.objective_value(), abs=tolerance)
+    assert learner.look().objective == pytest.approx(exact.look().objective, abs=tolerance)
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------
@@ -243,8 +244,8 @@ def test_a_callback_stops_the_run_and_hears_of_transitions():
 
 RUN = """
 import sys, time, cmdpkit as ck
-import cmdpkit.checkpoint
-cmdpkit.checkpoint.SECONDS = 0.0
+import cmdpkit.run.checkpoint
+cmdpkit.run.checkpoint.SECONDS = 0.0
 path, estimator, wait = sys.argv[1], sys.argv[2], float(sys.argv[3])
 def tell(news):
     print(news.iteration, flush=True)
@@ -411,7 +412,7 @@ def test_the_errors_that_theorem_3_allows_are_kept():
     theorem = theorem_3(as_simulator(cmdp), ck.Sampling(schedule="theory", epsilon=4.0), ck.slater_margin(cmdp))
     count, horizon = theorem.value_rollouts(1.0)
     policy = ck.TabularPolicy.uniform(2, 2)
-    truth = ExactLearner(cmdp, policy).constraint_values()
+    truth = ExactLearner(cmdp, policy).look().values
     errors = [rollouts(cmdp, 1, horizon, count, seed).values(policy)[1:] - truth for seed in range(40)]
     assert np.abs(errors).max() <= theorem.value_share / theorem.macro_steps
 
@@ -511,7 +512,7 @@ def test_bad_mixtures_are_refused(tmp_path):
         ({"value_rollouts": -1}, "value_rollouts"),
         ({"horizon": 0}, "horizon"),
         ({"horizon": 5, "estimator": "geometric"}, "has none"),
-        ({"estimator": "magic"}, "truncated, geometric, pooled"),
+        ({"estimator": "magic"}, "'truncated', 'geometric', 'pooled'"),
         ({"schedule": "practice"}, "theory"),
         ({"schedule": "theory"}, "epsilon"),
         ({"schedule": "theory", "epsilon": -1.0}, "epsilon"),
@@ -535,7 +536,7 @@ def test_bad_samplings_are_refused(settings, what):
         ({"method": "pmd-pd-zero", "sampling": ck.Sampling()}, "needs a model"),
         ({"sampling": 20}, "cmdpkit.Sampling"),
         ({"budget": 100}, "learning from samples"),
-        ({"checkpoint": "x.npz"}, "learning from samples"),
+        ({"checkpoint": "x.npz"}, "keeps no checkpoint"),
         ({"sampling": ck.Sampling(), "budget": -1}, "budget"),
         ({"sampling": ck.Sampling(), "checkpoint": 3}, "checkpoint"),
         ({"sampling": ck.Sampling(), "schedule": "theory"}, r"Sampling\(schedule"),

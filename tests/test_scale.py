@@ -10,13 +10,13 @@ import scipy.sparse as sp
 from scipy.optimize import linprog
 
 import cmdpkit as ck
-from cmdpkit.columns import ColumnSearch
 from cmdpkit.evaluation import Plan, PolicySystem, backup, threads
 from cmdpkit.evaluation.chain import chosen_chain, mixed_chain, separator_width
 from cmdpkit.evaluation.factors import Krylov
-from cmdpkit.local import Blend, LocalDual, Viewpoint, outlook
-from cmdpkit.master import best_mixture, least_violation, level_point
-from cmdpkit.mdp import Oracle, minimise
+from cmdpkit.exact.columns import ColumnSearch
+from cmdpkit.exact.local import Blend, LocalDual, Viewpoint, outlook
+from cmdpkit.exact.master import best_mixture, least_violation, level_point
+from cmdpkit.exact.mdp import Oracle, minimise
 from models import coupled, lp_optimum, random_model
 
 MODELS = {

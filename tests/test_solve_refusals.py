@@ -56,7 +56,7 @@ REFUSALS = {
     "the class for a model": (call(ck.CMDP), TypeError, "a cmdpkit.CMDP is needed"),
     "method": (call(ONE, "simplex"), ValueError, "unknown method 'simplex'; choose one of "),
     "method in capitals": (call(ONE, "LP"), ValueError, "unknown method 'LP'; choose one of"),
-    "method None": (call(ONE, None), ValueError, "unknown method None; choose one of"),
+    "method None": (call(ONE, None), TypeError, "method must be a name or a rule, not a NoneType"),
     "npg with constraints": (
         call(TWO, "npg"),
         ValueError,
@@ -117,9 +117,9 @@ REFUSALS = {
     "inner_steps -1": (call(inner_steps=-1), ValueError, "inner_steps must be at least 1, got -1"),
     "inner_steps 1.5": (call(inner_steps=1.5), TypeError, "inner_steps must be a whole number, not 1.5"),
     "inner_steps True": (call(inner_steps=True), TypeError, "inner_steps must be a whole number, not True"),
-    "alpha negative": (call(alpha=-0.5), ValueError, "alpha must not be negative, got -0.5"),
-    "alpha nan": (call(alpha=np.nan), ValueError, "alpha must be finite, not nan"),
-    "alpha string": (call(alpha="1"), TypeError, "alpha must be a number, not str"),
+    "alpha negative": (call(alpha=-0.5, steps="fixed"), ValueError, "alpha must not be negative, got -0.5"),
+    "alpha nan": (call(alpha=np.nan, steps="fixed"), ValueError, "alpha must be finite, not nan"),
+    "alpha string": (call(alpha="1", steps="fixed"), TypeError, "alpha must be a number, not str"),
     "dual_cap negative": (
         call(ONE, "npg-pd", dual_cap=-1.0),
         ValueError,
@@ -129,7 +129,6 @@ REFUSALS = {
     "dual_cap string": (call(ONE, "npg-pd", dual_cap="9"), ValueError, "(infinity is allowed), got '9'"),
     "dual_cap complex": (call(ONE, "npg-pd", dual_cap=np.complex128(1)), ValueError, "dual_cap must be a number"),
     "dual_cap True": (call(ONE, "npg-pd", dual_cap=True), ValueError, "(infinity is allowed), got True"),
-    "tolerance negative": (call(ONE, "crpo", tolerance=-0.1), ValueError, "tolerance must not be negative, got -0.1"),
     "tolerance nan": (call(ONE, "crpo", tolerance=np.nan), ValueError, "tolerance must be finite, not nan"),
     "tolerance string": (call(ONE, "crpo", tolerance="0"), TypeError, "tolerance must be a number, not str"),
     # -- where to start

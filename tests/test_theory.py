@@ -10,8 +10,8 @@ from cmdpkit.experiments.common import errors, random_instance
 from cmdpkit.experiments.theory import soft_optimum
 from cmdpkit.learners import ExactLearner
 from cmdpkit.rules import PMDPD
-from cmdpkit.theory import Theorem1, multiplier_norm_bound, theorem_1
-from cmdpkit.zero import theory_margin
+from cmdpkit.rules.theory import Theorem1, multiplier_norm_bound, theorem_1
+from cmdpkit.run.zero import theory_margin
 from models import lp_optimum, random_model
 
 OPTIMUM, LAMBDA, XI = 4.462443636256558, np.array([0.24266971]), 1.525027425684768
@@ -89,15 +89,15 @@ def test_inner_loop_reaches_the_accuracy_of_lemma_cor_cen(paper):
     K = 50
     theorem = theorem_1(paper, K)
     learner = ExactLearner(paper, ck.TabularPolicy.uniform(20, 10), theorem.step, alpha=theorem.alpha)
-    rule = PMDPD(1.0, theorem.inner_steps)
-    v = learner.constraint_values()
-    weights = rule.weights(rule.start(v), v)
+    rule, view = PMDPD(1.0, inner_steps=theorem.inner_steps), learner.look()
+    state = rule.start(view)
+    weights, _ = rule.propose(state, view)
     anchor = learner.policy.log_probabilities
     cost = np.tensordot(np.append(1.0, weights.constraints), paper.costs, axes=1).reshape(20, 10)
-    assert learner.improve(weights) == weights.inner_steps == theorem.inner_steps(rule.start(v))
+    assert learner.improve(weights) == weights.inner_steps == theorem.inner_steps(state.multipliers)
     value, log_policy = soft_optimum(paper, cost, anchor, theorem)
-    pull = theorem.alpha * (learner.policy.log_probabilities - anchor)
-    assert float((learner.occupancy * (cost + pull)).sum()) <= value + 1.0 / K
+    to_anchor = theorem.alpha * (learner.policy.log_probabilities - anchor)
+    assert float((learner.occupancy * (cost + to_anchor)).sum()) <= value + 1.0 / K
     assert np.abs(learner.policy.log_probabilities - log_policy).max() <= 2.0 / (3.0 * theorem.alpha * K)
 
 

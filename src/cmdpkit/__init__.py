@@ -3,7 +3,7 @@
     maximise a long-run reward (or minimise a cost) while long-run costs stay within limits
 
 One sign convention holds inside the package, that of the paper: minimise V_0(π) subject to V_i(π) ≤ 0. Users state
-rewards, costs and limits in their own sense and units; model.py converts them once, and results are converted back.
+rewards, costs and limits in their own sense and units; model/ converts them once, and results are converted back.
 
 Glossary (the paper's letter, the word used for it in code):
     π  policy                 π(a|s), an (S, A) table; kept as log-probabilities
@@ -29,30 +29,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cmdpkit import envs as envs
     from cmdpkit import problems as problems
-    from cmdpkit.certificate import Certificate as Certificate
-    from cmdpkit.certificate import certify as certify
-    from cmdpkit.episodes import certify_on_episodes as certify_on_episodes
+    from cmdpkit import rules as rules
+    from cmdpkit.certificates.certificate import Certificate as Certificate
+    from cmdpkit.certificates.prover import certify as certify
+    from cmdpkit.certificates.rollouts import SimulationCertificate as SimulationCertificate
+    from cmdpkit.certificates.rollouts import certify_by_simulation as certify_by_simulation
     from cmdpkit.evaluation import Evaluation as Evaluation
     from cmdpkit.evaluation import evaluate as evaluate
-    from cmdpkit.linprog import slater_margin as slater_margin
+    from cmdpkit.exact.linprog import slater_margin as slater_margin
+    from cmdpkit.learners.neural.policy import NeuralPolicy as NeuralPolicy
     from cmdpkit.model import CMDP as CMDP
     from cmdpkit.model import AtLeast as AtLeast
     from cmdpkit.model import AtMost as AtMost
-    from cmdpkit.neural_policy import NeuralPolicy as NeuralPolicy
     from cmdpkit.policy import MixturePolicy as MixturePolicy
     from cmdpkit.policy import TabularPolicy as TabularPolicy
-    from cmdpkit.result import History as History
-    from cmdpkit.result import Result as Result
-    from cmdpkit.result import Status as Status
-    from cmdpkit.sampling import Sampling as Sampling
-    from cmdpkit.simulation import SimulationCertificate as SimulationCertificate
-    from cmdpkit.simulation import certify_by_simulation as certify_by_simulation
+    from cmdpkit.run.history import History as History
+    from cmdpkit.run.result import Result as Result
+    from cmdpkit.run.result import TrainingFailed as TrainingFailed
+    from cmdpkit.run.result import TrainingResult as TrainingResult
+    from cmdpkit.run.status import Status as Status
+    from cmdpkit.settings import Sampling as Sampling
     from cmdpkit.simulators import Simulator as Simulator
+    from cmdpkit.simulators.gymnasium import from_gymnasium as from_gymnasium
     from cmdpkit.solver import solve as solve
-    from cmdpkit.toy_text import from_gymnasium as from_gymnasium
+    from cmdpkit.training import certify_on_episodes as certify_on_episodes
     from cmdpkit.training import train as train
-    from cmdpkit.training_result import TrainingFailed as TrainingFailed
-    from cmdpkit.training_result import TrainingResult as TrainingResult
 
 __version__ = "0.1.0"
 
@@ -60,27 +61,28 @@ _HOME = {
     "AtLeast": "model",
     "AtMost": "model",
     "CMDP": "model",
-    "SimulationCertificate": "simulation",
+    "SimulationCertificate": "certificates.rollouts",
     "Simulator": "simulators",
-    "Certificate": "certificate",
+    "Certificate": "certificates.certificate",
     "Evaluation": "evaluation",
-    "History": "result",
+    "History": "run.history",
     "MixturePolicy": "policy",
-    "NeuralPolicy": "neural_policy",
-    "Result": "result",
-    "Sampling": "sampling",
-    "Status": "result",
+    "NeuralPolicy": "learners.neural.policy",
+    "Result": "run.result",
+    "Sampling": "settings",
+    "Status": "run.status",
     "TabularPolicy": "policy",
-    "TrainingFailed": "training_result",
-    "TrainingResult": "training_result",
-    "certify": "certificate",
-    "certify_by_simulation": "simulation",
-    "certify_on_episodes": "episodes",
+    "TrainingFailed": "run.result",
+    "TrainingResult": "run.result",
+    "certify": "certificates.prover",
+    "certify_by_simulation": "certificates.rollouts",
+    "certify_on_episodes": "training",
     "envs": "envs",
     "evaluate": "evaluation",
-    "from_gymnasium": "toy_text",
+    "from_gymnasium": "simulators.gymnasium",
     "problems": "problems",
-    "slater_margin": "linprog",
+    "rules": "rules",
+    "slater_margin": "exact.linprog",
     "solve": "solver",
     "train": "training",
 }

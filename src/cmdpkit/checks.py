@@ -1,4 +1,4 @@
-"""The door: every wrong input is refused here, with what is wrong, where it is, and how to mend it."""
+"""The door: every wrong input is refused here, with what is wrong, where it is, and how to fix it."""
 
 from __future__ import annotations
 
@@ -183,12 +183,47 @@ def check_multipliers(multipliers: Any, m: int, name: str) -> Array:
     return lam
 
 
+def check_positive(value: Any, name: str) -> float:
+    number = check_number(value, name)
+    if number <= 0.0:
+        raise ValueError(f"{name} must be positive, got {value}")
+    return number
+
+
+def check_nonnegative(value: Any, name: str) -> float:
+    number = check_number(value, name)
+    if number < 0.0:
+        raise ValueError(f"{name} must not be negative, got {value}")
+    return number
+
+
+def check_confidence(value: Any, name: str = "confidence") -> float:
+    number = check_number(value, name)
+    if not 0.0 < number < 1.0:
+        raise ValueError(f"{name} must be between 0 and 1, got {value}")
+    return number
+
+
 def check_count(value: Any, name: str, least: int) -> int:
+    """A whole number of at least `least`; anything else is refused by name."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be a whole number, not {value!r}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
     return int(value)
+
+
+def refreeze(value: Any) -> Any:
+    """Make the arrays in an object read-only again: copying and unpickling forget it."""
+    if isinstance(value, np.ndarray):
+        value.flags.writeable = False
+    elif sp.issparse(value):
+        for part in (value.data, value.indices, value.indptr):
+            part.flags.writeable = False
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            refreeze(item)
+    return value
 
 
 def digest(*arrays: Any) -> str:

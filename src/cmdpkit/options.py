@@ -1,137 +1,221 @@
-"""The door of `solve`: its methods, their options, and a clear refusal of everything else before any work starts."""
+"""Options: a default, a domain and one line of help for each setting that a user may change.
+
+The fields of a settings class or a rule are declared with `option`. Keyword arguments, their validation, command-line
+flags and the tables in the documentation are all derived from these declarations. Importing this module imports
+neither NumPy nor SciPy, so that `--help` stays instant.
+
+Example:
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Settings:
+    ...     step: float = option(1.0, POSITIVE, "Size of a step.")
+    >>> options_of(Settings)["step"].help
+    'Size of a step.'
+    >>> validated(Settings, {"step": -1.0})
+    Traceback (most recent call last):
+    ...
+    ValueError: step must be positive, got -1.0
+"""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any
 
-import numpy as np
 
-from cmdpkit.checks import as_floats, check_count, check_multipliers, check_number
-from cmdpkit.model import CMDP, check_model
-from cmdpkit.policy import TabularPolicy, as_policy
-from cmdpkit.sampling import METHODS as SAMPLED
-from cmdpkit.sampling import Sampling
-from cmdpkit.simulators import Simulator
+@dataclass(frozen=True)
+class Domain:
+    """The values that an option may take.
 
-_LEARNER_OPTIONS = ("step", "inner_steps", "alpha", "initial_policy")
-OPTIONS: dict[str, tuple[str, ...]] = {
-    "auto": (),
-    "pmd-pd": (*_LEARNER_OPTIONS, "eta_dual", "initial_multipliers", "schedule"),
-    "pmd-pd-zero": (*_LEARNER_OPTIONS, "eta_dual", "initial_multipliers", "schedule", "xi"),
-    "npg-pd": (*_LEARNER_OPTIONS, "eta_dual", "dual_cap", "initial_multipliers"),
-    "crpo": (*_LEARNER_OPTIONS, "tolerance"),
-    "npg": _LEARNER_OPTIONS,
-    "pg": _LEARNER_OPTIONS,
-    "npg-entropy": _LEARNER_OPTIONS,
-    "pg-entropy": _LEARNER_OPTIONS,
-    "columns": (),
-    "lp": (),
-}
-"""Every method with the options that it takes."""
+    Args:
+        words: the domain in words, for the documentation.
+        check: called with the value, the option's name and the number of constraints (None if unknown); returns the
+            value as the code expects it, or raises a ValueError or TypeError.
+        kind: how the command line reads it: "number", "whole", "flag", "choice", "numbers" (one or a list), or None
+            for options that have no flag.
+        choices: of the kind "choice".
+    """
 
-EXACT = ("auto", "columns", "lp")
-"""Methods that end at the optimum by themselves."""
-
-UNCONSTRAINED = ("npg", "pg", "npg-entropy", "pg-entropy")
-"""Methods that see no constraints."""
+    words: str
+    check: Callable[[Any, str, int | None], Any]
+    kind: str | None = "number"
+    choices: tuple[str, ...] = ()
 
 
-def check_call(
-    cmdp: Any, method: Any, tol: Any, max_iterations: Any, time_limit: Any, seed: Any, callback: Any
-) -> None:
-    if not isinstance(cmdp, Simulator):
-        check_model(cmdp)
-    if not isinstance(method, str) or method not in OPTIONS:
-        raise ValueError(f"unknown method {method!r}; choose one of {', '.join(OPTIONS)}")
-    if method in UNCONSTRAINED and cmdp.num_constraints:
-        raise ValueError(
-            f"method {method!r} sees no constraints and the model has {cmdp.num_constraints}; use 'pmd-pd' or 'auto'"
-        )
-    if check_number(tol, "tol") < 0.0:
-        raise ValueError(f"tol must not be negative, got {tol}")
-    if max_iterations is not None:
-        check_count(max_iterations, "max_iterations", least=0)
-    if time_limit is not None and check_number(time_limit, "time_limit") < 0.0:
-        raise ValueError(f"time_limit must not be negative, got {time_limit}")
-    check_count(seed, "seed", least=0)
-    if callback is not None and not callable(callback):
-        raise TypeError(f"callback must be callable, not {type(callback).__name__}")
+def option(default: Any, domain: Domain, help: str) -> Any:
+    """A dataclass field that is an option; a default of None leaves the choice to the method."""
+    return field(default=default, metadata={"domain": domain, "help": help})
 
 
-def check_sampling(model: Any, method: str, sampling: Any, budget: Any, checkpoint: Any) -> None:
-    """What belongs to learning from samples, and nothing of it elsewhere."""
-    if sampling is not None and not isinstance(sampling, Sampling):
-        raise TypeError(f"sampling must be a cmdpkit.Sampling, not {type(sampling).__name__}")
-    if sampling is None and not isinstance(model, Simulator):
-        for name, value in (("budget", budget), ("checkpoint", checkpoint)):
-            if value is not None:
-                raise ValueError(f"{name} belongs to learning from samples: sampling=cmdpkit.Sampling(...)")
-        return
-    if method not in ("auto", *SAMPLED):
-        raise ValueError(f"method {method!r} needs a model; from samples learn {', '.join(SAMPLED)}")
-    if sampling is not None and sampling.schedule == "theory" and method not in ("auto", "pmd-pd"):
-        raise ValueError(f"schedule='theory' is Theorem 3, of pmd-pd, not of {method}")
-    if budget is not None:
-        check_count(budget, "budget", least=0)
-    if checkpoint is not None and not isinstance(checkpoint, (str, os.PathLike)):
-        raise TypeError(f"checkpoint must be a path, not {type(checkpoint).__name__}")
+@dataclass(frozen=True)
+class Option:
+    """One option, as declared."""
+
+    name: str
+    default: Any
+    domain: Domain
+    help: str
 
 
-def check_options(
-    model: CMDP | Simulator, method: str, options: dict[str, Any], sampling: Sampling | None = None
-) -> None:
-    sampled = sampling is not None
-    taken = tuple(name for name in OPTIONS[method] if not (sampled and name == "schedule"))
-    given = [name for name in OPTIONS[method] if options.get(name) is not None]
-    if sampling is not None and sampling.schedule == "theory" and given:
-        raise ValueError(f"Theorem 3 sets {given[0]!r} itself, or needs it as it is; leave it out")
-    for name, value in options.items():
-        if name not in taken:
-            takes = f"it takes {', '.join(taken)}" if taken else "it takes none"
-            if sampled and name == "schedule":
-                raise ValueError("with samples the schedule is a matter of Sampling(schedule='theory', epsilon=...)")
-            general = "besides tol, max_iterations, time_limit, seed, progress, callback"
-            raise ValueError(f"unknown option {name!r} for method {method!r}; {takes} ({general})")
-        if value is None:
-            continue
-        if name == "initial_policy":
-            check_start(value, model)
-        elif name == "initial_multipliers":
-            check_multipliers(value, model.num_constraints, name)
-        elif name == "schedule":
-            if value != "theory":
-                raise ValueError(f"schedule must be 'theory' (or None for practical steps), not {value!r}")
-            clash = [other for other in ("step", "alpha", "inner_steps") if options.get(other) is not None]
-            if clash:
-                raise ValueError(f"schedule='theory' sets {clash[0]!r} itself; leave it out")
-        elif name == "inner_steps":
-            check_count(value, name, least=1)
-        elif name == "eta_dual":
-            eta_dual = as_floats(value, name)
-            if eta_dual.shape not in ((), (model.num_constraints,)):
-                raise ValueError(f"eta_dual must be one number, or one for each of {model.num_constraints} constraints")
-            if not np.isfinite(eta_dual).all() or (eta_dual <= 0.0).any():
-                raise ValueError(f"eta_dual must be positive and finite, got {value}")
-        elif name == "dual_cap":
-            if (
-                not isinstance(value, (int, float, np.integer, np.floating))
-                or isinstance(value, bool)
-                or not value >= 0.0
-            ):
-                raise ValueError(f"dual_cap must be a number that is not negative (infinity is allowed), got {value!r}")
-        else:
-            number, strictly = check_number(value, name), name in ("step", "xi")
-            if number < 0.0 or (strictly and number == 0.0):
-                raise ValueError(f"{name} must {'be positive' if strictly else 'not be negative'}, got {value}")
+def options_of(settings: type) -> dict[str, Option]:
+    """The options that a settings class or a rule declares, by name."""
+    declared: list[Field[Any]] = [f for f in fields(settings) if "domain" in f.metadata]
+    return {f.name: Option(f.name, _default(f), f.metadata["domain"], f.metadata["help"]) for f in declared}
 
 
-def check_start(policy: Any, cmdp: CMDP | Simulator) -> TabularPolicy:
-    start = as_policy(policy, cmdp.states, cmdp.actions, "initial_policy")
-    if not np.isfinite(start.log_probabilities).all():
-        s, a = np.argwhere(~np.isfinite(start.log_probabilities))[0]
-        raise ValueError(
-            f"initial_policy gives action {a} in state {s} probability zero, which mirror descent can never leave; "
-            "mix it with the uniform policy"
-        )
-    return start
+def _default(field: Field[Any]) -> Any:
+    return None if field.default is MISSING else field.default
+
+
+def validated(settings: type, given: Mapping[str, Any], constraints: int | None = None) -> Any:
+    """An instance of `settings` with every given value checked; None means the default."""
+    known = options_of(settings)
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise TypeError(f"unknown option {unknown[0]!r}; there are {', '.join(known)}")
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return settings(**{name: known[name].domain.check(value, name, constraints) for name, value in chosen.items()})
+
+
+def revalidated(settings: Any, constraints: int | None = None) -> Any:
+    """An instance made by the user, with every value checked."""
+    from dataclasses import replace
+
+    given = {name: getattr(settings, name) for name in options_of(type(settings))}
+    plain = validated(type(settings), given, constraints)
+    return replace(settings, **{name: getattr(plain, name) for name, value in given.items() if value is not None})
+
+
+# -- domains ---------------------------------------------------------------------------------------------------------
+
+
+def _number(value: Any, name: str, _: int | None) -> float:
+    from cmdpkit.checks import check_number
+
+    return check_number(value, name)
+
+
+def _positive(value: Any, name: str, _: int | None) -> float:
+    from cmdpkit.checks import check_positive
+
+    return check_positive(value, name)
+
+
+def _nonnegative(value: Any, name: str, _: int | None) -> float:
+    from cmdpkit.checks import check_nonnegative
+
+    return check_nonnegative(value, name)
+
+
+def _above_one(value: Any, name: str, _: int | None) -> float:
+    number = _number(value, name, None)
+    if number <= 1.0:
+        raise ValueError(f"{name} must be greater than 1, got {value}")
+    return number
+
+
+def _fraction(value: Any, name: str, _: int | None) -> float:
+    number = _number(value, name, None)
+    if not 0.0 <= number <= 1.0:
+        raise ValueError(f"{name} must be in [0, 1], got {value}")
+    return number
+
+
+def _gamma(value: Any, name: str, _: int | None) -> float:
+    from cmdpkit.checks import check_gamma
+
+    return check_gamma(value)
+
+
+def _cap(value: Any, name: str, _: int | None) -> float:
+    import math
+    import numbers
+
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value) or value < 0.0:
+        raise ValueError(f"{name} must be a number that is not negative (infinity is allowed), got {value!r}")
+    return float(value)
+
+
+def _whole(value: Any, name: str, _: int | None) -> int:
+    from cmdpkit.checks import check_count
+
+    return check_count(value, name, least=1)
+
+
+def _flag(value: Any, name: str, _: int | None) -> bool:
+    if type(value).__name__ not in ("bool", "bool_"):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
+
+
+def _each(value: Any, name: str, constraints: int | None, zero: bool) -> Any:
+    import numpy as np
+
+    from cmdpkit.checks import as_floats
+
+    table = as_floats(value, name)
+    allowed = table.ndim <= 1 if constraints is None else table.shape in ((), (constraints,))
+    if not allowed:
+        count = "constraint" if constraints is None else f"of the {constraints} constraints"
+        raise ValueError(f"{name} must be one number, or one number for each {count}, got shape {table.shape}")
+    if not np.isfinite(table).all() or (table < 0.0).any() or (not zero and (table == 0.0).any()):
+        raise ValueError(f"{name} must be {'finite and not negative' if zero else 'positive and finite'}, got {value}")
+    return table
+
+
+def _sizes(value: Any, name: str, _: int | None) -> tuple[float, ...]:
+    import numpy as np
+
+    from cmdpkit.checks import as_floats
+
+    table = as_floats(value, name)
+    if table.ndim != 1 or not table.size or not np.isfinite(table).all() or (table <= 0.0).any():
+        raise ValueError(f"{name} must be a list of positive numbers, got {value}")
+    return tuple(table.tolist())
+
+
+def _widths(value: Any, name: str, _: int | None) -> tuple[int, ...]:
+    from cmdpkit.checks import check_count
+
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"{name} must be a list of layer sizes, as in [128, 128], got {value!r}")
+    return tuple(check_count(size, f"{name}[{i}]", least=1) for i, size in enumerate(value))
+
+
+def _anything(value: Any, name: str, _: int | None) -> Any:
+    return value
+
+
+NUMBER = Domain("a number", _number)
+POSITIVE = Domain("a positive number", _positive)
+NONNEGATIVE = Domain("a number that is not negative", _nonnegative)
+ABOVE_ONE = Domain("a number greater than 1", _above_one)
+FRACTION = Domain("a number in [0, 1]", _fraction)
+GAMMA = Domain("a number in [0, 1)", _gamma)
+CAP = Domain("a number that is not negative, or infinity", _cap)
+WHOLE = Domain("a whole number of at least 1", _whole, "whole")
+FLAG = Domain("True or False", _flag, "flag")
+POSITIVE_EACH = Domain(
+    "a positive number, or one per constraint", lambda value, name, m: _each(value, name, m, zero=False), "numbers"
+)
+NONNEGATIVE_EACH = Domain(
+    "a number that is not negative, or one per constraint",
+    lambda value, name, m: _each(value, name, m, zero=True),
+    "numbers",
+)
+SIZES = Domain("a list of positive numbers", _sizes, "numbers")
+WIDTHS = Domain("a list of whole numbers", _widths, "numbers")
+OBJECT = Domain("checked where it is used", _anything, None)
+
+
+def choice(*names: str) -> Domain:
+    """One of the given words."""
+
+    def check(value: Any, name: str, _: int | None) -> str:
+        if value not in names:
+            one = "" if len(names) == 1 else "one of "
+            raise ValueError(f"{name} must be {one}{', '.join(map(repr, names))}, got {value!r}")
+        return str(value)
+
+    return Domain(", ".join(map(repr, names)), check, "choice", names)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cmdpkit.checks import ROW_SUM_TOLERANCE, Array, as_floats, freeze
+from cmdpkit.checks import ROW_SUM_TOLERANCE, Array, as_floats, freeze, refreeze
 from cmdpkit.files import PathLike, load_arrays, save_arrays
 
 
@@ -72,7 +72,7 @@ class TabularPolicy:
         """The policy that takes action `choice[s]` in state s."""
         chosen = np.asarray(choice)
         if chosen.dtype.kind not in "iu" or chosen.ndim != 1:
-            raise TypeError(f"choice must be a list of whole numbers, one a state, not {chosen.dtype} {choice!r}")
+            raise TypeError(f"choice must be a list of whole numbers, one per state, not {chosen.dtype} {choice!r}")
         if chosen.size and not 0 <= chosen.min() <= chosen.max() < actions:
             raise ValueError(f"every choice must be one of the actions 0 to {actions - 1}, got {choice!r}")
         return cls(np.eye(actions)[chosen])
@@ -111,14 +111,19 @@ class TabularPolicy:
         """Read a policy written by `save`."""
         arrays = load_arrays(path, "cmdpkit policy")
         try:
-            log_probabilities = arrays["log_probabilities"]
-            with np.errstate(over="ignore"):  # infinite probabilities are refused right here
-                check_probabilities(np.exp(log_probabilities))
+            return cls.checked(arrays["log_probabilities"])
         except KeyError as error:
             raise ValueError(f"{path} is damaged: the entry {error} is missing") from error
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path} does not hold a valid policy: {error}") from error
-        return cls.stored(log_probabilities)
+
+    @classmethod
+    def checked(cls, log_probabilities: Any) -> TabularPolicy:
+        """`stored`, for numbers from a file."""
+        table = as_floats(log_probabilities, "log_probabilities")
+        with np.errstate(over="ignore"):  # infinite probabilities are refused right here
+            check_probabilities(np.exp(table))
+        return cls.stored(table)
 
     @classmethod
     def stored(cls, log_probabilities: Any) -> TabularPolicy:
@@ -129,6 +134,9 @@ class TabularPolicy:
         policy.log_probabilities = freeze(table if _is_one(total) else table - np.log(total))
         policy._probabilities = None
         return policy
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({name: refreeze(value) for name, value in state.items()})
 
     def __repr__(self) -> str:
         return f"TabularPolicy(states={self.states}, actions={self.actions})"
@@ -182,6 +190,9 @@ class MixturePolicy:
     def __len__(self) -> int:
         return len(self.policies)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({name: refreeze(value) for name, value in state.items()})
+
     def __repr__(self) -> str:
         return f"MixturePolicy({len(self)} policies, states={self.states}, actions={self.actions})"
 
@@ -198,10 +209,7 @@ class MixturePolicy:
             tables = as_floats(arrays["log_probabilities"], "log_probabilities")
             if tables.ndim != 3:
                 raise ValueError(f"its policies have shape {tables.shape}, not (policies, states, actions)")
-            with np.errstate(over="ignore"):
-                for table in tables:
-                    check_probabilities(np.exp(table))
-            return cls([TabularPolicy.stored(table) for table in tables], arrays["weights"])
+            return cls([TabularPolicy.checked(table) for table in tables], arrays["weights"])
         except KeyError as error:
             raise ValueError(f"{path} is damaged: the entry {error} is missing") from error
         except (ValueError, TypeError) as error:

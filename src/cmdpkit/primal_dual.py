@@ -1,48 +1,73 @@
-"""The loop: every primal-dual method of the paper, with any rule and any learner."""
+"""The loop: every primal-dual method, with any rule and any learner."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from cmdpkit.rules import Array, Rule, Weights
+from cmdpkit.checks import Array
+from cmdpkit.rules.base import Rule, View, Weights
 
 
 class Learner(Protocol):
-    """Owns a policy, tells its values, and improves it for a given mix of costs."""
+    """Owns a policy, shows what is known of it, and improves it for a given mix of costs.
 
-    def objective_value(self) -> float: ...
-    def constraint_values(self) -> Array: ...
-    def improve(self, weights: Weights) -> int: ...
+    It honours every field of `Weights`, and `restore(state())` puts it back to where it was, bit for bit.
+    """
+
+    def look(self) -> View:
+        """The current policy, as a rule may see it."""
+
+    def improve(self, weights: Weights) -> int:
+        """Take t_k mirror steps on the mixed cost, anchored at the current policy; returns t_k."""
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the future depends on, as arrays, numbers and strings."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue exactly where `state()` was taken."""
+
+
+class Stopped(Exception):
+    """A learner may not go on in the middle of a step: its budget is spent, time is up, or the caller wants to stop."""
+
+    def __init__(self, out_of_budget: bool = False) -> None:
+        super().__init__("stopped")
+        self.out_of_budget = out_of_budget
 
 
 @dataclass(frozen=True)
 class Iterate:
-    """State after macro step k: the learner's policy is π_k, with these values and multipliers."""
+    """What is known after macro step k: the learner's policy is π_k, with these values and multipliers."""
 
     k: int
     objective: float  # V_0(π_k), minimised
-    v: Array  # V_1..V_m at π_k, feasible when ≤ 0
-    multipliers: Array  # λ_k
+    v: Array  # (m,) V_1..V_m at π_k, feasible when ≤ 0
+    multipliers: Array  # (m,) λ_k
     weights: Weights  # with which π_{k−1} was improved to π_k
-    inner_steps: int  # t_{k−1}, natural-gradient steps taken for it
-    distance: float | None = None  # from the optimality conditions, in units of V_0, where the method knows it
+    inner_steps: int  # t_{k−1}, mirror steps taken for it
+    state: Any  # of the rule
+    distance: float | None = None  # from the optimality conditions, in units of V_0, where the rule knows it
 
 
-def primal_dual(learner: Learner, rule: Rule, multipliers: Array | None = None) -> Iterator[Iterate]:
-    """Yield π_1, π_2, ... without end: whoever watches decides when to stop.
+def primal_dual(learner: Learner, rule: Rule, state: Any = None, done: int = 0) -> Iterator[Iterate]:
+    """Yield π_1, π_2, ... without end: the caller decides when to stop.
 
-    `multipliers` replaces the rule's own λ_0.
+    Args:
+        learner: owns π_0.
+        rule: decides on weights and multipliers.
+        state: of the rule, to continue with; by default the rule's own start.
+        done: macro steps that have been made before.
     """
-    v = learner.constraint_values()  # V_1..V_m at the current policy; feasible means ≤ 0
-    lam = rule.start(v) if multipliers is None else multipliers
-    k = 0
+    view = learner.look()  # objective and V_1..V_m at the current policy; feasible means ≤ 0
+    state = rule.start(view) if state is None else state
+    k = done
     while True:
-        weights = rule.weights(lam, v)
+        weights, state = rule.propose(state, view)  # with which weights, step and accuracy to improve the policy
         inner_steps = learner.improve(weights)  # inner loop: t_k KL-anchored natural-gradient steps
-        v_next = learner.constraint_values()
-        lam = rule.update(lam, v, v_next)
-        v = v_next
+        view = learner.look()
+        state = rule.observe(state, view)  # the dual sees the new policy
         k += 1
-        yield Iterate(k, learner.objective_value(), v, lam, weights, inner_steps)
+        distance = getattr(state, "distance", None)
+        yield Iterate(k, view.objective, view.values, state.multipliers, weights, inner_steps, state, distance)

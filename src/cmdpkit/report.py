@@ -8,16 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from cmdpkit.model import CMDP
+from cmdpkit.certificates.certificate import Certificate
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from cmdpkit.budget import Callback, Snapshot
-    from cmdpkit.certificate import Certificate
-    from cmdpkit.result import Result
-    from cmdpkit.simulation import SimulationCertificate
-    from cmdpkit.training_result import TrainingResult
+    from cmdpkit.certificates.rollouts import SimulationCertificate
+    from cmdpkit.model import Problem
+    from cmdpkit.run.budget import Callback, Snapshot
+    from cmdpkit.run.result import Result, TrainingResult
 
 
 def result_report(result: Result) -> Group:
@@ -30,7 +29,7 @@ def result_report(result: Result) -> Group:
     plural = "" if result.iterations == 1 else "s"
     drawn = "" if result.samples is None else f" {result.samples:,} transitions,"
     cost = f"method {result.method}, {result.iterations} iteration{plural},{drawn} {result.time:.3g} s"
-    if isinstance(result.model, CMDP):
+    if isinstance(result.certificate, Certificate):
         body = certificate_report(result.certificate, result.model)
         if result.samples is not None:
             cost += "\nlearned from samples alone; bound and certificate are the model's"
@@ -71,7 +70,7 @@ def simulation_report(result: Result) -> Group:
     return Group(*parts, "", table)
 
 
-def certificate_report(certificate: Certificate, cmdp: CMDP) -> Group:
+def certificate_report(certificate: Certificate, cmdp: Problem) -> Group:
     """What is proved of a policy."""
     from rich.console import Group
     from rich.table import Table
@@ -96,7 +95,7 @@ def certificate_report(certificate: Certificate, cmdp: CMDP) -> Group:
     return Group(*parts)
 
 
-def _constraint_table(certificate: Certificate, cmdp: CMDP) -> Any:
+def _constraint_table(certificate: Certificate, cmdp: Problem) -> Any:
     from rich.markup import escape
     from rich.table import Table
 
@@ -218,7 +217,7 @@ def training_report(result: TrainingResult) -> Group:
     refused = {name: n for name, n in result.verdicts.items() if name != "accepted" and n}
     trouble = "; ".join(f"{name}: {n}" for name, n in refused.items()) or "none refused"
     size = f"{result.iterations} iterations, {result.steps:,} steps of the environment, {result.time:.3g} s"
-    speed = f" ({result.steps / result.time:,.0f} steps a second)" if result.time > 0 else ""
+    speed = f" ({result.steps / result.time:,.0f} steps per second)" if result.time > 0 else ""
     notes = [f"method {result.method}, {size}{speed}", f"policy steps: {trouble}"]
     if result.folder is not None:
         notes.append(f"the run is in {result.folder}; cmdpkit evaluate {result.folder} certifies its policy")
@@ -257,8 +256,8 @@ def episodes_report(certificate: SimulationCertificate, limits: Sequence[float])
 
 @contextlib.contextmanager
 def training_display(
-    limits: Any, steps_each: int, method: str, iterations: int, callback: Any
-) -> Iterator[Callable[[Any, int], Any]]:
+    limits: Any, steps_each: int, method: str, iterations: int, callback: Callback | None
+) -> Iterator[Callback]:
     """A live display on stderr: progress, reward, costs against limits, multipliers, speed, time left."""
     from rich.console import Console, Group
     from rich.live import Live
@@ -270,27 +269,28 @@ def training_display(
     task = bar.add_task(method, total=iterations)
     begun: list[tuple[float, int]] = []
 
-    def picture(row: Any, number: int) -> Any:
+    def picture(row: Snapshot) -> Any:
         if not begun:
-            begun.append((row.time, number))
-        seconds, done = row.time - begun[0][0], number - begun[0][1]
+            begun.append((row.time, row.iteration))
+        seconds, done = row.time - begun[0][0], row.iteration - begun[0][1]
+        costs: Any = row.constraint_values
         table = Table(box=None, pad_edge=False)
         for title in ("", "now", "limit", "multiplier"):
             table.add_column(title, justify="left" if not title else "right")
-        table.add_row("reward", f"{row.reward:.2f}", "", "")
+        table.add_row("reward", f"{row.objective:.2f}", "", "")
         for i, limit in enumerate(limits):
-            colour = "yellow" if row.costs[i] > limit else "green"
-            cost = f"[{colour}]{row.costs[i]:.2f}[/]"
+            colour = "yellow" if costs[i] > limit else "green"
+            cost = f"[{colour}]{costs[i]:.2f}[/]"
             table.add_row(f"cost {i + 1}", cost, f"<= {limit:g}", f"{row.multipliers[i]:.4g}")
-        speed = f"{done * steps_each / seconds:,.0f} steps a second" if seconds > 0 and done else ""
+        speed = f"{done * steps_each / seconds:,.0f} steps per second" if seconds > 0 and done else ""
         return Group(bar, table, speed)
 
     with Live(bar, console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
 
-        def watch(row: Any, number: int) -> Any:
-            bar.update(task, completed=number)
-            live.update(picture(row, number))
-            return callback(row, number) if callback is not None else None
+        def watch(news: Snapshot) -> Any:
+            bar.update(task, completed=news.iteration)
+            live.update(picture(news))
+            return callback(news) if callback is not None else None
 
         yield watch
 

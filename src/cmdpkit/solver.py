@@ -1,41 +1,57 @@
-"""The facade: `solve()` checks what was asked, picks the method, stops, certifies."""
+"""The facade of the tabular learners: `solve()` checks what was asked, picks the method, runs it, certifies."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from cmdpkit import first_order
-from cmdpkit.budget import Budget, Callback
-from cmdpkit.certificate import certify
-from cmdpkit.exact_methods import solve_by_columns, solve_by_lp, with_least_violation, with_lp_behind
+from cmdpkit.certificates.prover import certify
+from cmdpkit.certificates.rollouts import SimulationCertificate, certify_by_simulation
+from cmdpkit.checks import check_count, check_nonnegative, digest
+from cmdpkit.exact.linprog import slater_margin
 from cmdpkit.files import PathLike
-from cmdpkit.linprog import slater_margin
-from cmdpkit.methods import build
-from cmdpkit.model import CMDP
-from cmdpkit.options import EXACT, check_call, check_options, check_sampling, check_start
-from cmdpkit.policy import MixturePolicy
-from cmdpkit.result import Outcome, Result, Status
-from cmdpkit.sampling import Learned, Sampling, learn
-from cmdpkit.simulation import SimulationCertificate, certify_by_simulation
+from cmdpkit.model import CMDP, check_model
+from cmdpkit.options import options_of, validated
+from cmdpkit.rules.base import Rule
+from cmdpkit.rules.registry import names
+from cmdpkit.run.budget import Budget, Callback
+from cmdpkit.run.checkpoint import Checkpoint
+from cmdpkit.run.choice import Choice, choose
+from cmdpkit.run.finish import solve_by_columns, solve_by_lp, with_least_violation, with_lp_behind
+from cmdpkit.run.first_order import run_first_order, with_start
+from cmdpkit.run.outcome import Outcome
+from cmdpkit.run.result import Result
+from cmdpkit.run.sampled import Learned, learn
+from cmdpkit.run.status import Status
+from cmdpkit.run.zero import run_zero
+from cmdpkit.settings import Sampling, TabularSettings, ZeroSettings
 from cmdpkit.simulators import Simulator, as_simulator
-from cmdpkit.zero import run_zero
+
+EXACT = ("auto", "columns", "lp")
+"""Methods that end at the optimum by themselves. They take no options."""
+
+ZERO = "pmd-pd-zero"
+"""PMD-PD on a tightened model: it takes the options of pmd-pd, and its own."""
 
 FIRST_ORDER_ITERATIONS = 10_000
 SAMPLED_ITERATIONS = 300
 """max_iterations of the first-order methods when none is given, with exact values and with samples."""
 
+GENERAL = " (besides tol, max_iterations, time_limit, seed, progress, callback, checkpoint, resume)"
+
 LEARNED = "All iterations are done; the policy is as good as its certificate says. More iterations or rollouts help."
 NO_BOUNDS = "There is no certificate, because the simulator has no bounds; the values are estimates of the run itself."
 NO_TIME = "There is no certificate, because it was interrupted; the values are estimates of the run itself."
+NOT_ONE = "Not one iteration fits into the budget of transitions: the policy is the one it would have begun with."
 
 
 def solve(
     model: CMDP | Simulator,
-    method: str = "auto",
+    method: str | Rule = "auto",
     tol: float = 1e-6,
     max_iterations: int | None = None,
     time_limit: float | None = None,
@@ -45,14 +61,16 @@ def solve(
     sampling: Sampling | None = None,
     budget: int | None = None,
     checkpoint: PathLike | None = None,
+    resume: bool | None = None,
     **options: Any,
 ) -> Result:
     """Solve a constrained MDP and prove the answer.
 
     Args:
         model: a `CMDP`, or a `Simulator` to learn from.
-        method: "auto" (the certified optimum of any model), "pmd-pd", "pmd-pd-zero" (no violation at all), "npg-pd",
-            "crpo", "columns" or "lp"; without constraints also "npg", "pg", "npg-entropy", "pg-entropy".
+        method: "auto" (the certified optimum of any model), "columns" or "lp"; "pmd-pd-zero" (no violation at all); a
+            registered first-order method such as "pmd-pd", "npg-pd" or "crpo" (docs/methods.md lists them with their
+            options); or an instance of a rule, as in `cmdpkit.rules.PMDPD(eta_dual=1.0)`, also of a class of your own.
         tol: relative gap |objective − bound| / max(1, |objective|), and violation of each limit relative to
             max(1, |limit|). With 0.0 a first-order method runs for exactly `max_iterations` macro steps.
         max_iterations: macro steps of a first-order method (default 10,000; 300 when it samples), or oracle calls of
@@ -61,20 +79,21 @@ def solve(
         seed: of the random generator; exact methods draw nothing.
         progress: show a progress bar.
         callback: called after every iteration with a `Snapshot` (iteration, objective, violation, bound, multipliers,
-            time, samples); the run stops when it returns True.
-        sampling: learn from samples alone, with "pmd-pd" (also the meaning of "auto" then), "npg-pd" or "crpo"; always
-            so for a `Simulator`. `result.policy` is the last iterate, `result.average_policy` the mixture of all, both
-            with certificates: exact ones for a `CMDP`, statistical ones for a `Simulator`. `tol` plays no part.
+            time, samples, constraint_values); the run stops when it returns True.
+        sampling: learn from samples alone; always so for a `Simulator`. "auto" then means "pmd-pd". `result.policy` is
+            the last iterate, `result.average_policy` the mixture of all, both with certificates: exact ones for a
+            `CMDP`, statistical ones for a `Simulator`. `tol` plays no part.
         budget: transitions that may be drawn while learning.
-        checkpoint: a file in which a run that samples keeps its state; a run that finds its own state there continues
+        checkpoint: a file in which a first-order run keeps its state. A run that finds its own state there continues
             from it, to the same result bit for bit.
-        **options: of the first-order methods, in the user's units: `step` (π is multiplied by exp(−step · Q̃); the
-            paper's η is step · (1 − γ); by default it follows the model's scale, and for pmd-pd it grows by itself
-            unless one of step, eta_dual, inner_steps and alpha is named),
-            `eta_dual` (likewise), `inner_steps` (t_k, default 1), `alpha` (default 1/step), `dual_cap` (npg-pd),
-            `tolerance` (crpo, default 0), `initial_policy` (default uniform), `initial_multipliers`,
-            `schedule="theory"` (pmd-pd and pmd-pd-zero: the parameters of the theorems for `max_iterations` macro
-            steps), `xi` (pmd-pd-zero: the Slater margin, else computed).
+        resume: True requires that there is a state to continue from, False that there is none; None takes what is
+            there.
+        **options: of the method and its learner, in the user's units. All first-order methods take `step` (π is
+            multiplied by exp(−step · Q̃); the paper's η is step · (1 − γ); by default it follows the model's scale),
+            `inner_steps` (t_k, default 1), `alpha` (default 1/step) and `initial_policy` (default uniform); those with
+            multipliers also `initial_multipliers`. pmd-pd takes `steps`: "growing" (the default: both steps grow by
+            themselves, nothing to tune) or "fixed" (Algorithm 1, and the default when `step`, `eta_dual` or
+            `schedule` is given). docs/methods.md lists the options of every method.
 
     Example:
         >>> import cmdpkit as ck
@@ -82,112 +101,132 @@ def solve(
         >>> result.status.name, round(result.objective, 6), round(float(result.multipliers[0]), 6)
         ('OPTIMAL', 4.462444, 0.24267)
     """
-    check_call(model, method, tol, max_iterations, time_limit, seed, callback)
-    check_sampling(model, method, sampling, budget, checkpoint)
-    if isinstance(model, Simulator):
-        sampling = sampling or Sampling()
+    _check_call(model, tol, max_iterations, time_limit, seed, callback)
+    if isinstance(model, Simulator) and sampling is None:
+        sampling = Sampling()
     if sampling is not None:
-        method = "pmd-pd" if method == "auto" else method
-        max_iterations = SAMPLED_ITERATIONS if max_iterations is None and not sampling.schedule else max_iterations
-    elif max_iterations is None and method not in EXACT:
+        return _solve_by_samples(
+            model,
+            method,
+            sampling,
+            max_iterations,
+            time_limit,
+            seed,
+            progress,
+            callback,
+            budget,
+            checkpoint,
+            resume,
+            options,
+        )
+    assert isinstance(model, CMDP)
+    if budget is not None:
+        raise ValueError("budget belongs to learning from samples: sampling=cmdpkit.Sampling(...)")
+    choice, xi = _choice(model, method, options)
+    if choice is None and (checkpoint is not None or resume is not None):
+        raise ValueError(f"method {method!r} keeps no checkpoint; first-order methods do")
+    name = method if isinstance(method, str) else choice.name if choice else ""
+    if max_iterations is None and choice is not None:
         max_iterations = FIRST_ORDER_ITERATIONS
-    check_options(model, method, options, sampling)
-    with _progress_bar(progress, method, max_iterations, callback, sampling is not None) as watch:
-        limits = Budget(max_iterations, time_limit, watch)
-        with limits.catching_ctrl_c():
-            if sampling is not None:
-                given = {name: value for name, value in options.items() if value is not None}
-                return _learn(model, method, sampling, given, limits, budget, seed, checkpoint)
-            assert isinstance(model, CMDP)
-            outcome = _run(model, method, tol, limits, options)
+    store = _store(model, name, choice, checkpoint, resume, tol, max_iterations)
+    with _progress_bar(progress, name, max_iterations, callback) as watch:
+        allowed = Budget(max_iterations, time_limit, watch)
+        with allowed.catching_ctrl_c():
+            outcome = _run(model, name, choice, xi, tol, allowed, store)
             if outcome.status is Status.INFEASIBLE:
                 outcome = with_least_violation(model, outcome)
-    return _result(model, method, outcome, limits.elapsed)
+    return _result(model, name, outcome, allowed.elapsed)
 
 
-def _learn(
-    model: CMDP | Simulator,
-    method: str,
-    sampling: Sampling,
-    given: dict[str, Any],
-    limits: Budget,
-    budget: int | None,
-    seed: int,
+def _check_call(model: Any, tol: Any, max_iterations: Any, time_limit: Any, seed: Any, callback: Any) -> None:
+    if not isinstance(model, Simulator):
+        check_model(model)
+    check_nonnegative(tol, "tol")
+    if max_iterations is not None:
+        check_count(max_iterations, "max_iterations", least=0)
+    if time_limit is not None:
+        check_nonnegative(time_limit, "time_limit")
+    check_count(seed, "seed", least=0)
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback must be callable, not {type(callback).__name__}")
+
+
+def _choice(cmdp: CMDP, method: Any, options: dict[str, Any]) -> tuple[Choice | None, float | None]:
+    """The first-order method with its options, and the Slater margin given for pmd-pd-zero; None for exact methods."""
+    if isinstance(method, str) and method in EXACT:
+        if options:
+            raise ValueError(f"unknown option {next(iter(options))!r} for method {method!r}; it takes none{GENERAL}")
+        return None, None
+    if isinstance(method, str) and method != ZERO and method not in names("exact"):
+        known = [*EXACT[:1], *names("exact"), ZERO, *EXACT[1:]]
+        raise ValueError(f"unknown method {method!r}; choose one of {', '.join(known)}, or pass a rule")
+    own = options_of(ZeroSettings) if method == ZERO else {}
+    rest = {name: value for name, value in options.items() if name not in own}
+    name = "pmd-pd" if method == ZERO else method
+    choice = choose(name, rest, "exact", TabularSettings, cmdp.num_constraints, GENERAL)
+    if not choice.method.constrained and cmdp.num_constraints:
+        raise ValueError(
+            f"method {method!r} sees no constraints and the model has {cmdp.num_constraints}; use 'pmd-pd' or 'auto'"
+        )
+    if getattr(choice.rule, "schedule", None) == "theory":
+        clash = [other for other in ("step", "alpha", "inner_steps") if rest.get(other) is not None]
+        if clash:
+            raise ValueError(f"schedule='theory' sets {clash[0]!r} itself; leave it out")
+    choice = with_start(choice, cmdp)
+    return choice, validated(ZeroSettings, {n: v for n, v in options.items() if n in own}).xi if own else None
+
+
+def _store(
+    cmdp: CMDP,
+    name: str,
+    choice: Choice | None,
     checkpoint: PathLike | None,
-) -> Result:
-    """Learn from samples, then judge last iterate and mixture: by the model if there is one, else by rollouts."""
-    if "initial_policy" in given:
-        given["initial_policy"] = check_start(given["initial_policy"], model)
-    slater = sampling.slater
-    if sampling.schedule == "theory" and slater is None and isinstance(model, CMDP) and model.num_constraints:
-        slater = slater_margin(model)
-    learned = learn(as_simulator(model), method, sampling, given, limits, budget, seed, checkpoint, slater)
-    status, mixture = learned.status, learned.mixture or MixturePolicy([learned.last])
-    proof: Any
-    average: Any
-    if isinstance(model, CMDP):
-        proof = certify(model, learned.last)
-        status = Status.INFEASIBLE if proof.infeasibility is not None else status
-        average = certify(model, mixture, None if proof.infeasibility is not None else proof.multipliers)
-        objective, values, multipliers = proof.objective, proof.constraint_values, proof.multipliers
-    else:
-        proof = _judge(model, learned.last, sampling, seed)
-        average = _judge(model, mixture, sampling, seed)
-        objective, values = (proof.objective, proof.constraint_values) if proof else _estimates(learned)
-        multipliers = learned.multipliers
-    return Result(
-        status=status,
-        policy=learned.last,
-        objective=objective,
-        constraint_values=values,
-        violations=np.maximum(model.signs * (values - model.limits), 0.0),
-        multipliers=multipliers,
-        certificate=proof,
-        history=learned.history,
-        iterations=learned.iterations,
-        time=limits.elapsed,
-        method=method,
-        message=_advice(learned, status) + ("" if proof else f" {NO_BOUNDS if model.bounds is None else NO_TIME}"),  # type: ignore[union-attr]
-        model=model,
-        last_policy=learned.last,
-        average_policy=mixture,
-        average_certificate=average,
-        samples=learned.samples,
-    )
-
-
-def _advice(learned: Learned, status: Status) -> str:
-    if status is Status.SAMPLE_LIMIT and not learned.iterations:
-        return "Not one iteration fits into the budget of transitions: the policy is the one it would have begun with."
-    return LEARNED if status is Status.ITERATION_LIMIT else status.advice
-
-
-def _judge(simulator: Simulator, policy: Any, sampling: Sampling, seed: int) -> SimulationCertificate | None:
-    if simulator.bounds is None:
+    resume: bool | None,
+    tol: float,
+    max_iterations: int | None,
+) -> Checkpoint | None:
+    if checkpoint is None:
+        if resume is not None:
+            raise ValueError("resume needs checkpoint, the file of the run")
         return None
-    try:
-        return certify_by_simulation(simulator, policy, sampling.confidence, sampling.certificate_rollouts, seed=seed)
-    except KeyboardInterrupt:  # the second Ctrl-C: what was learned must not be lost
-        return None
+    assert choice is not None
+    if name == ZERO:
+        raise ValueError(f"method {ZERO!r} keeps no checkpoint: it is several runs of pmd-pd")
+    _check_path(checkpoint)
+    fixed = {"tol": tol} | ({"max_iterations": max_iterations} if getattr(choice.rule, "schedule", None) else {})
+    store = Checkpoint(checkpoint, choice.identity() | fixed | {"model": _fingerprint(cmdp)})
+    store.must(resume)
+    return store
 
 
-def _estimates(learned: Learned) -> tuple[float, Any]:
-    """The last estimates of the run itself, where nothing better is known."""
-    if not learned.iterations:
-        return float("nan"), np.full(learned.multipliers.shape, np.nan)
-    return float(learned.history["objective"][-1]), learned.history["constraint_values"][-1]
+def _fingerprint(cmdp: CMDP) -> str:
+    matrix = cmdp.transitions
+    parts = (matrix.data, matrix.indices, matrix.indptr) if hasattr(matrix, "indptr") else (matrix,)
+    return digest(*parts, cmdp.costs, cmdp.offsets, cmdp.initial, np.array(cmdp.gamma))
 
 
-def _run(cmdp: CMDP, method: str, tol: float, budget: Budget, options: dict[str, Any]) -> Outcome:
+def _check_path(checkpoint: Any) -> None:
+    if not isinstance(checkpoint, (str, os.PathLike)):
+        raise TypeError(f"checkpoint must be a path, not {type(checkpoint).__name__}")
+
+
+def _run(
+    cmdp: CMDP,
+    method: str,
+    choice: Choice | None,
+    xi: float | None,
+    tol: float,
+    budget: Budget,
+    store: Checkpoint | None,
+) -> Outcome:
+    if choice is not None:
+        if method == ZERO:
+            return run_zero(cmdp, choice, xi, budget, tol)
+        return run_first_order(cmdp, choice, budget, tol, store=store)
     if method == "lp":
         return solve_by_lp(cmdp, tol, budget)
-    if method in EXACT:
-        outcome = solve_by_columns(cmdp, method, tol, budget)
-        return with_lp_behind(cmdp, outcome, tol, budget) if method == "auto" else outcome
-    if method == "pmd-pd-zero":
-        return run_zero(cmdp, options, budget, tol)
-    learner, iterates = build(cmdp, method, options, budget.max_iterations or 0, tol)
-    return first_order.run(cmdp, learner, iterates, budget, tol)
+    outcome = solve_by_columns(cmdp, method, tol, budget)
+    return with_lp_behind(cmdp, outcome, tol, budget) if method == "auto" else outcome
 
 
 def _result(cmdp: CMDP, method: str, outcome: Outcome, time: float) -> Result:
@@ -211,11 +250,130 @@ def _result(cmdp: CMDP, method: str, outcome: Outcome, time: float) -> Result:
     )
 
 
+# -- learning from samples -------------------------------------------------------------------------------------------
+
+
+def _solve_by_samples(
+    model: CMDP | Simulator,
+    method: Any,
+    sampling: Any,
+    max_iterations: int | None,
+    time_limit: float | None,
+    seed: int,
+    progress: bool,
+    callback: Callback | None,
+    transitions: Any,
+    checkpoint: Any,
+    resume: bool | None,
+    options: dict[str, Any],
+) -> Result:
+    """Learn from samples, then judge last iterate and mixture: by the model if there is one, else by rollouts."""
+    choice = _sampled_choice(model, method, sampling, options)
+    if transitions is not None:
+        check_count(transitions, "budget", least=0)
+    if checkpoint is not None:
+        _check_path(checkpoint)
+    elif resume is not None:
+        raise ValueError("resume needs checkpoint, the file of the run")
+    if max_iterations is None and not sampling.schedule:
+        max_iterations = SAMPLED_ITERATIONS
+    slater = sampling.slater
+    if sampling.schedule == "theory" and slater is None and isinstance(model, CMDP) and model.num_constraints:
+        slater = slater_margin(model)
+    with _progress_bar(progress, choice.name, max_iterations, callback, time_left=True) as watch:
+        allowed = Budget(max_iterations, time_limit, watch, transitions)
+        with allowed.catching_ctrl_c():
+            learned = learn(as_simulator(model), choice, sampling, allowed, int(seed), checkpoint, resume, slater)
+            return _judged(model, choice.name, sampling, learned, allowed, int(seed))
+
+
+def _sampled_choice(model: CMDP | Simulator, method: Any, sampling: Any, options: dict[str, Any]) -> Choice:
+    if not isinstance(sampling, Sampling):
+        raise TypeError(f"sampling must be a cmdpkit.Sampling, not {type(sampling).__name__}")
+    method = "pmd-pd" if isinstance(method, str) and method == "auto" else method
+    if isinstance(method, str) and (method in EXACT or method == ZERO):
+        raise ValueError(f"method {method!r} needs a model; from samples learn {', '.join(names('sampled'))}")
+    if options.get("schedule") is not None:
+        raise ValueError("with samples the schedule is a matter of Sampling(schedule='theory', epsilon=...)")
+    choice = choose(method, options, "sampled", TabularSettings, model.num_constraints, GENERAL)
+    if sampling.schedule == "theory":
+        if choice.name != "pmd-pd":
+            raise ValueError(f"schedule='theory' is Theorem 3, of pmd-pd, not of {choice.name}")
+        if choice.given:
+            raise ValueError(f"Theorem 3 sets {next(iter(choice.given))!r} itself, or needs it as it is; leave it out")
+    return with_start(choice, model)
+
+
+def _judged(
+    model: CMDP | Simulator, method: str, sampling: Sampling, learned: Learned, budget: Budget, seed: int
+) -> Result:
+    status, mixture = learned.status, learned.mixture
+    certificate: Any
+    average: Any
+    missing = ""
+    if isinstance(model, CMDP):
+        certificate = certify(model, learned.last)
+        infeasible = certificate.infeasibility is not None
+        status = Status.INFEASIBLE if infeasible else status
+        average = certify(model, mixture, None if infeasible else certificate.multipliers)
+        multipliers = certificate.multipliers
+    else:
+        certificate = _judge(model, learned.last, sampling, seed)
+        average = _judge(model, mixture, sampling, seed)
+        multipliers = learned.multipliers
+        if certificate is None:
+            missing = f" {NO_BOUNDS if model.bounds is None else NO_TIME}"
+    objective, values = (
+        (certificate.objective, certificate.constraint_values) if certificate is not None else _estimates(learned)
+    )
+    return Result(
+        status=status,
+        policy=learned.last,
+        objective=objective,
+        constraint_values=values,
+        violations=np.maximum(model.signs * (values - model.limits), 0.0),
+        multipliers=multipliers,
+        certificate=certificate,
+        history=learned.history,
+        iterations=learned.iterations,
+        time=budget.elapsed,
+        method=method,
+        message=_advice(learned, status) + missing,
+        model=model,
+        last_policy=learned.last,
+        average_policy=mixture,
+        average_certificate=average,
+        samples=learned.samples,
+    )
+
+
+def _advice(learned: Learned, status: Status) -> str:
+    if status is Status.SAMPLE_LIMIT and not learned.iterations:
+        return NOT_ONE
+    return LEARNED if status is Status.ITERATION_LIMIT else status.advice
+
+
+def _judge(simulator: Simulator, policy: Any, sampling: Sampling, seed: int) -> SimulationCertificate | None:
+    if simulator.bounds is None:
+        return None
+    try:
+        return certify_by_simulation(simulator, policy, sampling.confidence, sampling.certificate_rollouts, seed=seed)
+    except KeyboardInterrupt:  # the second Ctrl-C: what was learned must not be lost
+        return None
+
+
+def _estimates(learned: Learned) -> tuple[float, Any]:
+    """The last estimates of the run itself, where nothing better is known."""
+    if not learned.iterations:
+        return float("nan"), np.full(learned.multipliers.shape, np.nan)
+    return float(learned.history["objective"][-1]), learned.history["constraint_values"][-1]
+
+
 @contextlib.contextmanager
 def _progress_bar(
-    show: bool, method: str, total: int | None, callback: Callback | None, time_left: bool
+    show: bool, method: str, total: int | None, callback: Callback | None, time_left: bool = False
 ) -> Iterator[Callback | None]:
-    """A watcher that also moves a progress bar, when one is wanted."""
+    """A callback that also moves a progress bar, when one is wanted."""
     if not show:
         yield callback
         return

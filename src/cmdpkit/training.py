@@ -1,47 +1,43 @@
-"""`train()`: neural policies on constrained environments, with a log, checkpoints and a live display."""
+"""The facade of the neural learner: `train()` learns on an environment, `certify_on_episodes()` judges the policy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cmdpkit.budget import Budget
-from cmdpkit.checkpoint import Checkpoint
-from cmdpkit.checks import Array, as_floats, check_count, check_number
+from cmdpkit.certificates.episodes import judge_on_episodes
+from cmdpkit.certificates.rollouts import SimulationCertificate
+from cmdpkit.checks import as_floats, check_count, check_nonnegative
 from cmdpkit.files import PathLike, load_tensors, save_tensors, write_csv, write_json
-from cmdpkit.primal_dual import primal_dual
-from cmdpkit.result import History, Status
-from cmdpkit.rules import CRPO, NPGPD, PMDPD, Rule
-from cmdpkit.training_result import Row, TrainingFailed, TrainingResult
+from cmdpkit.primal_dual import Iterate
+from cmdpkit.rules.base import Rule
+from cmdpkit.run.budget import Budget, Callback, Snapshot
+from cmdpkit.run.checkpoint import Checkpoint
+from cmdpkit.run.choice import Choice, choose
+from cmdpkit.run.driver import Run
+from cmdpkit.run.history import OTHER_NAMES, History
+from cmdpkit.run.result import TrainingFailed, TrainingResult, recent
+from cmdpkit.run.status import Status
+from cmdpkit.run.training_recorder import TrainingRecorder
+from cmdpkit.settings import NeuralSettings
 
 if TYPE_CHECKING:
-    from cmdpkit.learners.neural import NeuralLearner
+    from cmdpkit.learners.neural.learner import NeuralLearner
 
-METHODS = ("pmd-pd", "npg-pd", "crpo")
-LEARNER_OPTIONS = (
-    *("num_envs", "steps", "gamma", "smoothing", "hidden", "radius", "damping", "cg_steps", "line_search"),
-    *("inner_steps", "alpha", "normalise", "critic_rate", "critic_epochs", "critic_minibatch"),
-)
-RULE_OPTIONS = {"pmd-pd": ("eta_dual",), "npg-pd": ("eta_dual", "dual_cap"), "crpo": ("tolerance", "first", "radii")}
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "pmd-pd": {"inner_steps": 2},
-    "npg-pd": {},
-    "crpo": {},
-}
-ETA_DUAL = 5e-4
 NEURAL = "pip install 'cmdpkit[neural]', or in a clone of it .venv/bin/pip install -c constraints.txt -e '.[neural]'"
 
-
-Watch = Callable[[Row, int], Any]
+TRAINED = "All iterations are done. Fresh episodes tell how good and how safe the policy is: certify_on_episodes."
 
 
 def train(
     env: Any,
-    method: str = "pmd-pd",
+    method: str | Rule = "pmd-pd",
     limits: Sequence[float] = (),
     *,
     measure: str = "episode",
@@ -49,10 +45,10 @@ def train(
     iterations: int = 400,
     time_limit: float | None = None,
     out: PathLike | None = None,
-    resume: bool = False,
+    resume: bool | None = None,
     tensorboard: bool = False,
     progress: bool = False,
-    callback: Watch | None = None,
+    callback: Callable[..., Any] | None = None,
     **options: Any,
 ) -> TrainingResult:
     """Train a neural policy to earn reward within limits on costs.
@@ -60,7 +56,8 @@ def train(
     Args:
         env: a registered name, a function that makes an environment, or a vector environment; the costs are in
             `info["cost"]` or `info["costs"]` (`cmdpkit.envs.WithCosts` adds them).
-        method: "pmd-pd", "npg-pd" or "crpo".
+        method: a registered method, such as "pmd-pd", "npg-pd" or "crpo" (docs/methods.md lists them with their
+            options), or an instance of a rule, as in `cmdpkit.rules.CRPO(first=True)`, also of a class of your own.
         limits: one for every cost.
         measure: what a limit bounds: "episode", the sum over an episode of at most `steps` steps, as in the paper;
             "discounted", the discounted sum; "step", the average per step.
@@ -68,233 +65,190 @@ def train(
         iterations: policy iterations, of `num_envs` times `steps` steps of the environment each; a dual update that has
             begun is finished, so that with `inner_steps` 2 an odd number is rounded up.
         time_limit: seconds.
-        out: a folder for the log (CSV), the policy, and checkpoints.
-        resume: continue the run in `out` from its checkpoint, to the same result as if it had never stopped.
+        out: a folder for the log (CSV), the policy, and checkpoints. A run that finds its own checkpoint there
+            continues from it, to the same result as if it had never stopped.
+        resume: True requires that there is a run to continue, False that there is none; None takes what is there.
         tensorboard: also write TensorBoard's files to `out`.
         progress: a live display on stderr.
-        callback: called after every iteration with a `Row` and its number; the run stops when it returns True.
-        **options: of the learner (`NeuralLearner` explains them): num_envs, steps, gamma, smoothing, hidden, radius,
-            damping, cg_steps, line_search, inner_steps, alpha, normalise, critic_rate, critic_epochs,
-            critic_minibatch. Of the methods: eta_dual (pmd-pd, npg-pd), dual_cap (npg-pd), tolerance, first, radii
-            (crpo: radius of the trust region with 0, 1, 2, ... limits violated).
+        callback: called after every iteration with a `Snapshot`; the run stops when it returns True.
+        **options: of the method, and of the learner: the fields of `NeuralSettings` (num_envs, steps, gamma, radius,
+            inner_steps, ...). docs/methods.md lists all of them.
 
     Example:
         >>> import cmdpkit as ck
         >>> result = ck.train("cmdpkit/ConstrainedAcrobot-v0", limits=[50, 50], iterations=2, hidden=[16], steps=50)
-        >>> result.history["costs"].shape
+        >>> result.history["constraint_values"].shape
         (2, 2)
     """
-    rule, settings = _rule(method, options, limits, iterations, seed, time_limit)
+    count = _check_call(limits, iterations, seed, time_limit, callback)
+    choice = choose(method, options, "neural", NeuralSettings, count)
+    folder = _folder(out, resume, tensorboard)
     try:
         import safetensors  # noqa: F401 - for checkpoints
         import torch
 
-        from cmdpkit.learners.neural import NeuralLearner
+        from cmdpkit.learners.neural.learner import NeuralLearner
     except ImportError as error:
         raise ImportError(f"training needs PyTorch, Gymnasium and safetensors: {NEURAL}") from error
     threads = torch.get_num_threads()
-    learner = NeuralLearner(env, limits, measure, int(seed), **settings)  # which uses one thread
-    identity = {"env": _name(env), "method": method, "limits": learner.limits.tolist(), "measure": measure}
-    identity |= {"seed": int(seed), "options": {n: _plain(v) for n, v in sorted(options.items())}}
-    run = _Run(learner, method, identity, out, resume, tensorboard)
-    with _display(progress, learner, method, iterations, callback) as watch:
-        budget = Budget(time_limit=time_limit)
-        budget.started -= run.rows[-1].time if run.rows else 0.0
-        try:
+    learner = NeuralLearner(env, limits, measure, int(seed), choice.settings)  # which uses one thread
+    try:
+        identity = {"env": _name(env), "limits": learner.limits.tolist(), "measure": measure, "seed": int(seed)}
+        store = _store(folder, identity | choice.identity(), resume)
+        with _display(progress, learner, choice, iterations, _with_one_argument(callback)) as watch:
+            budget = Budget(int(iterations), time_limit, watch)
             with budget.catching_ctrl_c():
-                return run.go(rule, iterations, budget, watch)
-        finally:
-            torch.set_num_threads(threads)
+                return _train(learner, choice, budget, store, folder, tensorboard)
+    finally:
+        torch.set_num_threads(threads)
 
 
-class _Run:
-    """A run with its log and checkpoints."""
+def _train(
+    learner: NeuralLearner,
+    choice: Choice,
+    budget: Budget,
+    store: Checkpoint,
+    folder: Path | None,
+    tensorboard: bool,
+) -> TrainingResult:
+    recorder = TrainingRecorder(learner, budget)
+    # The paper's experiment begins with λ = 0
+    zero = np.zeros(learner.limits.size) if choice.method.multipliers else None
+    run = Run(learner, choice.rule, recorder, budget, [], zero, store)
+    if folder is not None and not run.steps:
+        write_json(folder / "run.json", store.run)
+    board = _board(folder, run.iterations) if tensorboard else None
 
-    def __init__(
-        self,
-        learner: NeuralLearner,
-        method: str,
-        identity: dict[str, Any],
-        out: PathLike | None,
-        resume: bool,
-        tensorboard: bool,
-    ) -> None:
-        self.learner, self.method = learner, method
-        self.rows: list[Row] = []
-        self.lam: Array = np.zeros(learner.limits.size)  # the paper's experiment begins with λ = 0
-        self.folder = _folder(out, resume, tensorboard)
-        path = None if self.folder is None else self.folder / "checkpoint.safetensors"
-        self.store = Checkpoint(path, identity, save_tensors, load_tensors)
-        saved = self.store.load() if resume else None
-        if saved is not None:
-            self._restore(saved)
-        elif self.folder is not None:
-            write_json(self.folder / "run.json", identity)
-        self.board = _board(self.folder, len(self.rows)) if tensorboard else None
+    def tell(iterate: Iterate) -> None:
+        """Every policy iteration of a macro step is told of, one after the other."""
+        for news in recorder.news():
+            if board is not None:
+                _draw(board, news)
+            budget.tell(news)
+        if folder is not None and store.is_due:
+            _write_log(folder / "log.csv", recorder.history())
+            learner.policy.save(folder / "policy.npz")
 
-    def go(self, rule: Rule, iterations: int, budget: Budget, watch: Watch | None) -> TrainingResult:
-        learner = self.learner
-        iterates = primal_dual(learner, rule, self.lam)
-        mark = self._mark()
-        status = None
-        try:
-            while status is None and len(self.rows) < iterations:
-                iterate = next(iterates)
-                for update in learner.updates:
-                    row = Row(
-                        reward=-update.objective,
-                        costs=update.values + learner.limits,
-                        multipliers=self.lam,
-                        divergence=update.divergence,
-                        explained=update.fit,
-                        verdict=update.verdict,
-                        steps=update.iteration * learner.steps * learner.envs.num_envs,
-                        time=update.finished - budget.started,
-                    )
-                    self.rows.append(row)
-                    self._tell(row, watch, budget)
-                self.lam = iterate.multipliers
-                mark = self._mark()
-                self.store.save_when_due(partial(self._write, mark))
-                status = budget.spent(0)
-        except Exception as error:
-            # Back to the end of the last macro step, so that policy and history belong together.
-            learner.restore(mark)
-            del self.rows[mark["rows"] :]
-            self.store.save(partial(self._write, mark))
-            result = self._result(Status.INTERRUPTED, budget.elapsed)
-            kept = f"; {result.iterations} iterations are safe" + (f" in {self.folder}" if self.folder else "")
-            raise TrainingFailed(f"{error}{kept if result.iterations else ''}", result) from error
-        self.store.save(partial(self._write, mark))
-        return self._result(status or Status.ITERATION_LIMIT, budget.elapsed)
-
-    def _tell(self, row: Row, watch: Watch | None, budget: Budget) -> None:
-        number = len(self.rows)
-        if self.board is not None:
-            self.board.add_scalar("reward", row.reward, number)
-            for i in range(row.costs.size):
-                self.board.add_scalar(f"cost/{i + 1}", row.costs[i], number)
-                self.board.add_scalar(f"multiplier/{i + 1}", row.multipliers[i], number)
-            self.board.add_scalar("divergence", row.divergence, number)
-        if watch is not None and isinstance(stop := watch(row, number), (bool, np.bool_)) and stop:
-            budget.interrupted = True
-
-    def _result(self, status: Status, elapsed: float) -> TrainingResult:
-        learner = self.learner
-        result = TrainingResult(
-            status=status,
-            policy=learner.policy,
-            multipliers=self.lam,
-            history=self.history(),
-            verdicts=dict(learner.verdicts),
-            limits=learner.limits,
-            measure=learner.measure,
-            method=self.method,
-            iterations=len(self.rows),
-            steps=learner.iteration * learner.steps * learner.envs.num_envs,
-            time=elapsed,
-            folder=self.folder,
-        )
-        if self.folder is not None and self.rows:
-            result.policy.save(self.folder / "policy.npz")
-            write_json(self.folder / "result.json", result.to_dict())
-        if self.board is not None:
-            self.board.flush()
-        return result
-
-    def history(self) -> History:
-        m = self.learner.limits.size
-        columns = dict(zip(Row._fields, zip(*self.rows, strict=True), strict=True)) if self.rows else {}
-        widths = {"costs": (m,), "multipliers": (m,), "explained": (m + 1,)}
-        kinds = {"verdict": str, "steps": np.int64}
-        return History(
-            {
-                name: np.array(columns.get(name, ()), dtype=kinds.get(name, float)).reshape(
-                    len(self.rows), *widths.get(name, ())
-                )
-                for name in Row._fields
-            }
-        )
-
-    # -- files ------------------------------------------------------------------------------------------------------
-
-    def _mark(self) -> dict[str, Any]:
-        """The learner at the end of a macro step, in arrays that nobody writes into, and how many rows there were."""
-        return self.learner.state() | {"lam": self.lam, "rows": len(self.rows)}
-
-    def _write(self, mark: dict[str, Any]) -> dict[str, Any]:
-        """What a checkpoint holds; the log is written beside it."""
-        count = mark["rows"]
-        if not count or self.folder is None:
-            return {}
-        history = self.history()
-        _write_log(self.folder / "log.csv", history)
-        self.learner.policy.save(self.folder / "policy.npz")
-        columns = {f"row_{name}": history[name][:count] for name in Row._fields if name != "verdict"}
-        return mark | columns | {"row_verdict": [str(v) for v in history["verdict"][:count]]}
-
-    def _restore(self, saved: dict[str, Any]) -> None:
-        try:
-            self.learner.restore(saved)
-            self.lam = np.array(saved["lam"])
-            columns = [saved[f"row_{name}"] for name in Row._fields]
-        except KeyError as error:
-            raise ValueError(f"{self.store.path} is damaged: the entry {error} is missing") from error
-        for reward, costs, lam, divergence, explained, verdict, steps, time in zip(*columns, strict=True):
-            row = (float(reward), costs, lam, float(divergence), explained, str(verdict), int(steps), float(time))
-            self.rows.append(Row(*row))
+    run.observers = [tell]
+    result = partial(_result, learner, choice, recorder, budget, folder)
+    try:
+        status = run.go()
+    except Exception as error:
+        kept = result(Status.INTERRUPTED)
+        safe = f"; {kept.iterations} iterations are safe" + (f" in {folder}" if folder else "")
+        raise TrainingFailed(f"{error}{safe if kept.iterations else ''}", kept) from error
+    finally:
+        if board is not None:
+            board.flush()
+    return result(status)
 
 
-def _rule(
-    method: Any, options: dict[str, Any], limits: Any, iterations: Any, seed: Any, time_limit: Any
-) -> tuple[Rule, dict[str, Any]]:
-    """The rule, and the learner's settings; everything wrong is refused here or by the learner, before any work."""
-    if method not in METHODS:
-        raise ValueError(f"unknown method {method!r}; choose one of {', '.join(METHODS)}")
-    taken = (*RULE_OPTIONS[method], *LEARNER_OPTIONS)
-    unknown = [name for name in options if name not in taken]
-    if unknown:
-        raise ValueError(f"unknown option {unknown[0]!r} for method {method!r}; it takes {', '.join(taken)}")
+def _result(
+    learner: NeuralLearner,
+    choice: Choice,
+    recorder: TrainingRecorder,
+    budget: Budget,
+    folder: Path | None,
+    status: Status,
+) -> TrainingResult:
+    history, rows = recorder.history(), len(recorder.rows)
+    objective, values = recent(history) if rows else (float("nan"), np.full(learner.limits.size, np.nan))
+    result = TrainingResult(
+        status=status,
+        policy=learner.policy,
+        objective=objective,
+        constraint_values=values,
+        violations=np.maximum(values - learner.limits, 0.0),
+        multipliers=recorder.multipliers,
+        history=history,
+        verdicts=dict(learner.verdicts),
+        limits=learner.limits,
+        measure=learner.measure,
+        method=choice.name,
+        message=TRAINED if status is Status.ITERATION_LIMIT else f"Stopped early ({status.value}).",
+        iterations=rows,
+        samples=learner.environment_steps,
+        time=budget.elapsed,
+        folder=folder,
+    )
+    if folder is not None and rows:
+        _write_log(folder / "log.csv", history)
+        result.policy.save(folder / "policy.npz")
+        write_json(folder / "result.json", result.to_dict())
+    return result
+
+
+def certify_on_episodes(
+    env: Any,
+    policy: Any,
+    limits: Sequence[float],
+    measure: str = "episode",
+    confidence: float = 0.95,
+    episodes: int = 1_000,
+    steps: int = 500,
+    gamma: float = 0.98,
+    bounds: Sequence[tuple[float, float]] | None = None,
+    num_envs: int = 16,
+    seed: int = 0,
+    progress: bool = False,
+) -> SimulationCertificate:
+    """Intervals for reward and costs from fresh episodes, and a verdict on every limit.
+
+    Args:
+        env: as for `train`.
+        policy: a `NeuralPolicy`.
+        limits, measure: as for `train`.
+        confidence: all intervals hold together with at least this probability.
+        episodes: how many, of at most `steps` steps each.
+        steps, gamma: of the measure.
+        bounds: (low, high) of the reward and of each cost in one step. With them (or with `metadata["bounds"]` of the
+            environment) the intervals are empirical Bernstein's, valid at any number of episodes; without, they are
+            Student's, which assume nearly normal means (`certificate.assumption` says so).
+        num_envs: environments stepped together; with many more, BLAS's threads may cost a busy machine dearly.
+        seed: of the episodes.
+        progress: show a progress bar on stderr, on a terminal.
+    """
+    settings = (limits, measure, confidence, episodes, steps, gamma, bounds, num_envs, seed)
+    if not progress:
+        return judge_on_episodes(env, policy, *settings)
+    from cmdpkit.report import tracker
+
+    with tracker() as track:
+        return judge_on_episodes(env, policy, *settings, track=lambda batches: track(batches, "episodes"))
+
+
+def _check_call(limits: Any, iterations: Any, seed: Any, time_limit: Any, callback: Any) -> int:
     check_count(iterations, "iterations", least=0)
     check_count(seed, "seed", least=0)
-    if time_limit is not None and check_number(time_limit, "time_limit") < 0.0:
-        raise ValueError(f"time_limit must not be negative, got {time_limit}")
-    if as_floats(limits, "limits").ndim != 1:
+    if time_limit is not None:
+        check_nonnegative(time_limit, "time_limit")
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback must be callable, not {type(callback).__name__}")
+    table = as_floats(limits, "limits")
+    if table.ndim != 1:
         raise ValueError(f"limits must be a list with one number for every cost, got {limits!r}")
-    settings = {**DEFAULTS[method], **{n: v for n, v in options.items() if n in LEARNER_OPTIONS}}
-    eta_dual = as_floats(options.get("eta_dual", ETA_DUAL), "eta_dual")
-    if not np.isfinite(eta_dual).all() or (eta_dual <= 0.0).any() or eta_dual.shape not in ((), (len(limits),)):
-        raise ValueError(f"eta_dual must be positive, one number or one for every cost, got {options['eta_dual']}")
-    if method == "pmd-pd":
-        return PMDPD(eta_dual), settings
-    if method == "npg-pd":
-        cap = options.get("dual_cap", np.inf)
-        if isinstance(cap, bool) or not isinstance(cap, (int, float, np.integer, np.floating)) or not cap >= 0.0:
-            raise ValueError(f"dual_cap must be a number that is not negative (infinity is allowed), got {cap!r}")
-        return NPGPD(eta_dual, float(cap)), settings
-    tolerance, first = check_number(options.get("tolerance", 0.0), "tolerance"), options.get("first", False)
-    if not isinstance(first, (bool, np.bool_)):
-        raise ValueError(f"first must be True or False, got {first!r}")
-    if options.get("radii") is None:
-        return CRPO(tolerance, bool(first)), settings
-    radii = as_floats(options["radii"], "radii")
-    if radii.ndim != 1 or not radii.size or not np.isfinite(radii).all() or (radii <= 0.0).any():
-        raise ValueError(f"radii must be a list of positive numbers, got {options['radii']}")
-    return CRPO(tolerance, bool(first), tuple(radii.tolist())), settings
+    return int(table.size)
 
 
-def _folder(out: PathLike | None, resume: bool, tensorboard: bool) -> Path | None:
+def _folder(out: PathLike | None, resume: bool | None, tensorboard: bool) -> Path | None:
     if out is None:
-        if resume or tensorboard:
-            raise ValueError(f"{'resume' if resume else 'tensorboard'} needs out, the folder of the run")
+        if resume is not None or tensorboard:
+            raise ValueError(f"{'tensorboard' if tensorboard else 'resume'} needs out, the folder of the run")
         return None
     folder = Path(out)
-    if resume and not (folder / "checkpoint.safetensors").exists() and not (folder / "run.json").exists():
+    checkpoint = folder / "checkpoint.safetensors"
+    if resume and not checkpoint.exists() and not (folder / "run.json").exists():
         raise FileNotFoundError(f"there is no run in {folder} to resume")
-    if not resume and (folder / "checkpoint.safetensors").exists():
+    if resume is False and checkpoint.exists():
         raise FileExistsError(f"{folder} holds a run already; resume it, or choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def _store(folder: Path | None, identity: dict[str, Any], resume: bool | None) -> Checkpoint:
+    if folder is None:
+        return Checkpoint(None, identity)
+    folder.mkdir(parents=True, exist_ok=True)
+    return Checkpoint(folder / "checkpoint.safetensors", identity, save_tensors, load_tensors)
 
 
 def _board(folder: Path | None, rows: int) -> Any:
@@ -305,23 +259,51 @@ def _board(folder: Path | None, rows: int) -> Any:
     return SummaryWriter(str(folder), purge_step=rows + 1)
 
 
+def _draw(board: Any, news: Snapshot) -> None:
+    assert news.constraint_values is not None
+    board.add_scalar("reward", news.objective, news.iteration)
+    for i in range(news.constraint_values.size):
+        board.add_scalar(f"cost/{i + 1}", news.constraint_values[i], news.iteration)
+        board.add_scalar(f"multiplier/{i + 1}", news.multipliers[i], news.iteration)
+    board.add_scalar("divergence", news.divergence, news.iteration)
+
+
 def _write_log(path: Path, history: History) -> None:
-    """The history as a table: one row an iteration, a column for every number."""
+    """The history as a table: one row per iteration, a column for every number."""
+    names = {new: old for old, new in OTHER_NAMES.items()}  # the log speaks of reward, costs and steps
     columns: dict[str, Any] = {"iteration": range(1, len(history) + 1)}
-    for name in history.columns:
-        table = history[name]
+    for column in history.columns:
+        table, name = history[column], names.get(column, column)
         columns |= {name: table} if table.ndim == 1 else {f"{name}_{i}": table[:, i] for i in range(table.shape[1])}
     write_csv(path, columns)
 
 
-def _display(show: bool, learner: Any, method: str, iterations: int, callback: Watch | None) -> Any:
-    import contextlib
+def _with_one_argument(callback: Callable[..., Any] | None) -> Callback | None:
+    """Callbacks used to take a row and its number. Those that still do are called so."""
+    if callback is None:
+        return None
+    try:
+        parameters = inspect.signature(callback).parameters.values()
+    except (TypeError, ValueError):
+        return callback
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len([p for p in positional if p.default is p.empty]) < 2:
+        return callback
+    return lambda news: callback(news, news.iteration)
 
+
+@contextlib.contextmanager
+def _display(
+    show: bool, learner: NeuralLearner, choice: Choice, iterations: int, callback: Callback | None
+) -> Iterator[Callback | None]:
     if not show:
-        return contextlib.nullcontext(callback)
+        yield callback
+        return
     from cmdpkit.report import training_display
 
-    return training_display(learner.limits, learner.envs.num_envs * learner.steps, method, iterations, callback)
+    steps_each = learner.envs.num_envs * learner.steps
+    with training_display(learner.limits, steps_each, choice.name, iterations, callback) as watch:
+        yield watch
 
 
 def _name(env: Any) -> str:
@@ -331,7 +313,3 @@ def _name(env: Any) -> str:
         return f"{_name(env.func)}({env.args}, {sorted(env.keywords.items())})"
     named = env if hasattr(env, "__qualname__") else type(env)
     return f"python: {named.__module__}.{named.__qualname__}"
-
-
-def _plain(value: Any) -> Any:
-    return np.asarray(value).tolist()

@@ -1,17 +1,17 @@
 """The paper's open question: can a policy gradient method for CMDPs converge exponentially?
 
-Algorithm 1 with the paper's steps, and what each part of `adaptive.py` adds to it.
+Algorithm 1 with the paper's steps, and what each part of the default rule (rules/growing.py) adds to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cmdpkit.adaptive import GROWTH, ImplicitDual, adaptive_primal_dual, reference_span
 from cmdpkit.checks import Array
 from cmdpkit.experiments.common import (
     Claim,
@@ -25,11 +25,14 @@ from cmdpkit.experiments.common import (
     write_csv,
 )
 from cmdpkit.learners.exact import ExactLearner
+from cmdpkit.learners.tabular import LOWEST_LOG_PROBABILITY, reference_span
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.primal_dual import Iterate, primal_dual
 from cmdpkit.problems import garnet, paper, two_queues
-from cmdpkit.rules import PMDPD, Weights
+from cmdpkit.rules.base import State, View, Weights
+from cmdpkit.rules.growing import GROWTH, GrowingPMDPD, ImplicitDual
+from cmdpkit.rules.pmd_pd import PMDPD
 from cmdpkit.solver import solve
 
 STEPS = 2_000
@@ -62,35 +65,58 @@ def runs(cmdp: CMDP) -> dict[str, Iterator[Iterate]]:
     unit, dual_unit = 1.0 / spans[0], (1.0 - cmdp.gamma) * spans[0] / spans[1:] ** 2
     return {
         PLAIN: primal_dual(_learner(cmdp, 1.0), PMDPD(1.0)),
-        GROWING: _growing(_learner(cmdp), unit, dual_unit),
-        IMPLICIT: _implicit(_learner(cmdp), 5.0 * unit, 5.0 * dual_unit),
-        BOTH: adaptive_primal_dual(_learner(cmdp)),
+        GROWING: primal_dual(_learner(cmdp), ExplicitGrowing(dual_unit, step=unit)),
+        IMPLICIT: primal_dual(_learner(cmdp), ImplicitFixed(5.0 * unit, 5.0 * dual_unit)),
+        BOTH: primal_dual(_learner(cmdp, floor=LOWEST_LOG_PROBABILITY), GrowingPMDPD()),
     }
 
 
-def _learner(cmdp: CMDP, step: float = 1.0) -> ExactLearner:
-    return ExactLearner(cmdp, TabularPolicy.uniform(cmdp.states, cmdp.actions), step=step)
+def _learner(cmdp: CMDP, step: float = 1.0, floor: float = -np.inf) -> ExactLearner:
+    uniform = TabularPolicy.uniform(cmdp.states, cmdp.actions)
+    return ExactLearner(cmdp, uniform, step=step, floor=floor)
 
 
-def _growing(learner: ExactLearner, step: float, eta_dual: Array) -> Iterator[Iterate]:
-    """Algorithm 1 to the letter, with both steps growing."""
-    lam = PMDPD(eta_dual).start(learner.constraint_values())
-    while True:
-        learner.step = step
-        iterate = next(primal_dual(learner, PMDPD(eta_dual), lam))
-        yield iterate
-        step, eta_dual = min(GROWTH * step, 1e9), np.minimum(GROWTH * eta_dual, 1e9)
-        lam = np.maximum(iterate.multipliers, -eta_dual * iterate.v)
+@dataclass(frozen=True)
+class ExplicitGrowing(PMDPD):
+    """Algorithm 1 to the letter, with both steps growing: a rule of one's own."""
+
+    step: float = 1.0
+
+    def start(self, view: View) -> Any:
+        return GrowingState(*super().start(view), self.step)
+
+    def propose(self, state: Any, view: View) -> tuple[Weights, Any]:
+        weights, _ = super().propose(state, view)
+        return weights._replace(step=state.step), state
+
+    def observe(self, state: Any, view: View) -> Any:
+        lam = super().observe(state, view).multipliers
+        step, eta_dual = min(GROWTH * state.step, 1e9), np.minimum(GROWTH * state.eta_dual, 1e9)
+        return GrowingState(np.maximum(lam, -eta_dual * view.values), eta_dual, step)
 
 
-def _implicit(learner: ExactLearner, step: float, eta_dual: Array) -> Iterator[Iterate]:
+class GrowingState(NamedTuple):
+    multipliers: Array
+    eta_dual: Array
+    step: float
+
+
+@dataclass(frozen=True)
+class ImplicitFixed:
     """The implicit dual step alone."""
-    lam, k = np.zeros(eta_dual.size), 0
-    while True:
-        lam = ImplicitDual(learner, learner.advantages(), step, lam, eta_dual).maximise()
-        weights, k = Weights(1.0, lam, step=step), k + 1
-        learner.improve(weights)
-        yield Iterate(k, learner.objective_value(), learner.constraint_values(), lam, weights, 1)
+
+    step: float
+    eta_dual: Array
+
+    def start(self, view: View) -> State:
+        return State(np.zeros(view.values.size))
+
+    def propose(self, state: State, view: View) -> tuple[Weights, State]:
+        lam = ImplicitDual(view, self.step, state.multipliers, self.eta_dual).maximise()
+        return Weights(1.0, lam, step=self.step), State(lam)
+
+    def observe(self, state: State, view: View) -> State:
+        return state
 
 
 def errors(cmdp: CMDP, iterates: Iterator[Iterate], optimum: float, steps: int) -> Array:

@@ -14,7 +14,7 @@ from cmdpkit.checks import Array
 from cmdpkit.files import write_csv as write_csv
 from cmdpkit.files import write_whole
 from cmdpkit.model import CMDP, AtLeast
-from cmdpkit.result import Result
+from cmdpkit.run.result import Result
 from cmdpkit.solver import solve
 
 COLOURS = {

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from cmdpkit.certificate import certify
+from cmdpkit.certificates.prover import certify
 from cmdpkit.checks import Array
+from cmdpkit.exact.linprog import slater_margin
 from cmdpkit.experiments.common import (
     COLOURS,
     Claim,
@@ -21,11 +22,11 @@ from cmdpkit.experiments.common import (
     write_csv,
 )
 from cmdpkit.experiments.fig3 import exact_errors
-from cmdpkit.linprog import slater_margin
+from cmdpkit.learners.plans import theorem_3
 from cmdpkit.model import CMDP, AtLeast
 from cmdpkit.policy import MixturePolicy
 from cmdpkit.problems import paper
-from cmdpkit.sampling import Sampling, theorem_3
+from cmdpkit.settings import Sampling
 from cmdpkit.simulators import as_simulator
 from cmdpkit.solver import solve
 
@@ -57,8 +58,8 @@ def run(settings: Settings) -> None:
     jobs = [(name, count) for name in CURVES for count in ROLLOUTS[: 2 if settings.quick else None]]
     for name, count in settings.track(jobs, "complexity"):
         method, estimator = CURVES[name]
-        horizon = {"horizon": HORIZON} if estimator == "truncated" else {}
-        sampling = Sampling(rollouts=count, value_rollouts=50 * count, estimator=estimator, **horizon)  # type: ignore[arg-type]
+        horizon = HORIZON if estimator == "truncated" else None
+        sampling = Sampling(rollouts=count, value_rollouts=50 * count, estimator=estimator, horizon=horizon)
         results = [run_fixed(cmdp, method, steps, sampling=sampling, seed=seed) for seed in range(seeds)]
         pairs = np.array([exact_errors(cmdp, result, optimum) for result in results])
         error = np.maximum(pairs, 0.0).max(axis=1).mean(axis=0)  # max(gap, violation) of the average, mean over seeds

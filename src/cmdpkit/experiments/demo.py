@@ -11,7 +11,7 @@ from cmdpkit.experiments.common import ALGORITHMS, COLOURS, figure, run_fixed, s
 from cmdpkit.model import CMDP
 from cmdpkit.problems import paper
 from cmdpkit.report import comparison_table, result_report
-from cmdpkit.result import Result
+from cmdpkit.run.result import Result
 from cmdpkit.solver import solve
 
 ITERATIONS = 1_000

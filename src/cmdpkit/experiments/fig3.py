@@ -22,8 +22,8 @@ from cmdpkit.experiments.common import (
 )
 from cmdpkit.model import CMDP
 from cmdpkit.problems import paper
-from cmdpkit.result import Result
-from cmdpkit.sampling import Sampling
+from cmdpkit.run.result import Result
+from cmdpkit.settings import Sampling
 from cmdpkit.solver import solve
 
 STEPS = 300

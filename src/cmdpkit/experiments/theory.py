@@ -8,6 +8,7 @@ import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import look_ahead
+from cmdpkit.exact.linprog import slater_margin
 from cmdpkit.experiments.common import (
     COLOURS,
     Claim,
@@ -23,13 +24,12 @@ from cmdpkit.experiments.common import (
     write_csv,
 )
 from cmdpkit.learners.exact import ExactLearner
-from cmdpkit.linprog import slater_margin
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.problems import paper
 from cmdpkit.rules import PMDPD
+from cmdpkit.rules.theory import Theorem1, multiplier_norm_bound, theorem_1
 from cmdpkit.solver import solve
-from cmdpkit.theory import Theorem1, multiplier_norm_bound, theorem_1
 
 STEPS = 10_000
 RATIOS = ("gap ratio", "gap ratio at", "violation ratio", "lambda ratio", "lambda star ratio", "T ratio")
@@ -81,24 +81,23 @@ def _run_inner(settings: Settings, cmdp: CMDP, macro_steps: int) -> None:
     """Lemma cor_cen at every macro step: distance to the regularised optimum, found by soft value iteration."""
     theorem = theorem_1(cmdp, 1_000)
     learner = ExactLearner(cmdp, TabularPolicy.uniform(cmdp.states, cmdp.actions), theorem.step, alpha=theorem.alpha)
-    rule = PMDPD(1.0, theorem.inner_steps)
-    v = learner.constraint_values()
-    lam = rule.start(v)
+    rule, view = PMDPD(1.0, inner_steps=theorem.inner_steps), learner.look()
+    state = rule.start(view)
     rows: dict[str, list[float]] = {"k": [], "value error": [], "log error": []}
     for k in settings.track(range(macro_steps), "theory: inner loop"):
-        weights = rule.weights(lam, v)
+        weights, state = rule.propose(state, view)
         anchor = learner.policy.log_probabilities
         cost = np.tensordot(np.append(1.0, weights.constraints), cmdp.costs, axes=1).reshape(anchor.shape)
         learner.improve(weights)
         best_value, best_log = soft_optimum(cmdp, cost, anchor, theorem)
-        pull = theorem.alpha * (learner.policy.log_probabilities - anchor)
-        value = float((learner.occupancy * (cost + pull)).sum())
+        to_anchor = theorem.alpha * (learner.policy.log_probabilities - anchor)
+        value = float((learner.occupancy * (cost + to_anchor)).sum())
         rows["k"].append(k + 1)
         rows["value error"].append(abs(value - best_value) * 1_000)  # Lemma: at most 1/K
         log_error = float(np.abs(learner.policy.log_probabilities - best_log).max())
         rows["log error"].append(log_error * 1.5 * theorem.alpha * 1_000)  # Lemma: at most 2/(3αK)
-        v_next = learner.constraint_values()
-        lam, v = rule.update(lam, v, v_next), v_next
+        view = learner.look()
+        state = rule.observe(state, view)
     write_csv(settings.folder / "theory_inner.csv", rows)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.evaluation import evaluate
+from cmdpkit.exact.linprog import slater_margin
 from cmdpkit.experiments.common import (
     COLOURS,
     Claim,
@@ -21,10 +22,9 @@ from cmdpkit.experiments.common import (
     thinned,
     write_csv,
 )
-from cmdpkit.linprog import slater_margin
 from cmdpkit.problems import paper
+from cmdpkit.rules.theory import theorem_1
 from cmdpkit.solver import solve
-from cmdpkit.theory import theorem_1
 
 STEPS = 3_000
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {

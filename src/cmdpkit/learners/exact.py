@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
 import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import advantages, look_ahead
 from cmdpkit.evaluation.system import Plan, PolicySystem
+from cmdpkit.exact.linprog import slater_margin
+from cmdpkit.learners.tabular import above_floor, reference_span, within_radius
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
-from cmdpkit.rules import Weights
+from cmdpkit.rules.base import View, Weights
 
 
 class ExactLearner:
@@ -25,6 +31,7 @@ class ExactLearner:
         fixed_anchor: anchor at this policy for ever, instead of at π_k. With the uniform policy the divergence is the
             negative entropy, up to a constant: entropy-regularised policy gradient.
         natural: False takes plain gradient steps in the softmax parameters instead of natural ones.
+        floor: log-probabilities are raised to this before a step; steps that grow need one to turn back.
     """
 
     def __init__(
@@ -36,6 +43,7 @@ class ExactLearner:
         alpha: float | None = None,
         fixed_anchor: TabularPolicy | None = None,
         natural: bool = True,
+        floor: float = -np.inf,
     ) -> None:
         self.cmdp = cmdp
         self.step = step
@@ -43,10 +51,12 @@ class ExactLearner:
         self.alpha = alpha
         self.fixed_anchor = fixed_anchor
         self.natural = natural
+        self.floor = floor
         self.accuracy = 0.0  # relative error that evaluations may have; 0 is as exact as rounding allows
         self._plan = Plan()
         self._tables = cmdp.costs.reshape(-1, cmdp.states, cmdp.actions)
         self._largest_values = cmdp.cost_sizes / (1.0 - cmdp.gamma)
+        self._scales = reference_span(cmdp.spans)
         self._values: Array | None = None  # the last ones known, to start from
         self._visits: Array | None = None
         self.move_to(policy)
@@ -55,61 +65,182 @@ class ExactLearner:
         """Make `policy` the current one: factorise its system, find its occupancy and all m + 1 values."""
         self.policy = policy
         self._system = PolicySystem(self.cmdp, policy.probabilities, plan=self._plan)
+        self._visit(self._system.state_occupancy(self._visits, self.accuracy))
+        self._values_are_current = False
+
+    def _visit(self, visits: Array) -> None:
         # V_i(ρ) = ⟨d_ρ, c_i⟩ / (1 − γ): one transposed solve gives the values of all costs
-        self.state_visits = self._visits = self._system.state_occupancy(self._visits, self.accuracy)
-        self.occupancy = self.state_visits[:, None] * policy.probabilities
+        self.state_visits = self._visits = visits
+        self.occupancy = visits[:, None] * self.policy.probabilities
         values = self.cmdp.costs @ self.occupancy.ravel()
         self._objective = float(values[0])
         self._v = values[1:] - self.cmdp.offsets
 
-    def objective_value(self) -> float:
-        return self._objective
-
-    def constraint_values(self) -> Array:
-        return self._v
+    def look(self) -> ExactView:
+        return ExactView(self._objective, self._v, self._scales, self.cmdp.gamma, self, self.policy)
 
     def improve(self, weights: Weights) -> int:
         """t_k steps of regularised natural gradient on c̃, anchored at the current policy (eq. npg-entropy)."""
+        self.accuracy = 0.0 if weights.accuracy is None else weights.accuracy
+        self.policy = above_floor(self.policy, self.floor)
         anchor = (self.fixed_anchor or self.policy).log_probabilities
         # c̃ = w_0 c_0 + Σ w_i c_i                                                        (eq. tilde-c)
         mix = np.array([weights.objective, *weights.constraints])
         cost = (mix @ self.cmdp.costs).reshape(self._tables.shape[1:])
         guess = None if self._values is None else self._values @ mix
-        steps = weights.inner_steps or self.inner_steps
+        steps = self.inner_steps if weights.inner_steps is None else weights.inner_steps
+        step = self.step if weights.step is None else weights.step
         for t in range(1, steps + 1):
             before = self.policy.log_probabilities
-            self.move_to(self._regularised_step(cost, anchor, weights.step or self.step, guess))
+            direction = self._direction(cost, anchor, step, guess)
+            policy = TabularPolicy.softmax(before - step * direction)
+            if weights.radius is not None:
+                policy = within_radius(self.policy, policy, weights.radius, self.state_visits)
+            self.move_to(policy)
             # A long inner loop often reaches its fixed point early; further steps would only shuffle the last bits.
             if 2 < t < steps and _within_rounding(before, self.policy.log_probabilities):
                 break
         return steps
 
-    def _regularised_step(self, cost: Array, anchor: Array, step: float, guess: Array | None) -> TabularPolicy:
+    def _direction(self, cost: Array, anchor: Array, step: float, guess: Array | None) -> Array:
+        """What log π moves against: the soft action values, or the plain gradient."""
         pi, log_pi = self.policy.probabilities, self.policy.log_probabilities
-        alpha = 1.0 / step if self.alpha is None else self.alpha
-        pull = alpha * (log_pi - anchor)
+        alpha = (1.0 / step if step else 0.0) if self.alpha is None else self.alpha
+        to_anchor = alpha * (log_pi - anchor)
         # Ṽ_α = (I − γ P_π)⁻¹ Σ_a π (c̃ + α log(π / π_k))                              (eq. regu-V)
         error = self.accuracy * float(np.abs(cost).max()) / (1.0 - self.cmdp.gamma) if self.accuracy else 0.0
-        values = self._system.state_values((pi * (cost + pull)).sum(axis=1), guess, error)
+        values = self._system.state_values((pi * (cost + to_anchor)).sum(axis=1), guess, error)
         ahead = look_ahead(self.cmdp, values).reshape(cost.shape)
         # log π' = (1 − step·α) log π − step · Q̃_α − log Z,                            (eq. npg-entropy)
         # Q̃_α = c̃ − α log π_k + γ P Ṽ_α                                                (eq. regu-Q)
         # The terms in α are joined, so that they cancel exactly in the first inner step, where π = π_k.
-        direction = cost + ahead + pull
+        direction = cost + ahead + to_anchor
         if not self.natural:
             # ∂Ṽ_α/∂θ(s, a) = x(s) π(a|s) (Q̃(s, a) − Ṽ(s)), with the soft action value Q̃ in `direction`
             direction = self.occupancy * (direction - values[:, None])
-        return TabularPolicy.softmax(log_pi - step * direction)
+        return direction
 
     def state_values(self) -> Array:
         """V_i(s) of all costs i = 0..m, as (S, m + 1)."""
-        policy_costs = np.einsum("isa,sa->si", self._tables, self.policy.probabilities)
-        self._values = self._system.state_values(policy_costs, self._values, self.accuracy * self._largest_values)
+        if self._values is None or not self._values_are_current:
+            policy_costs = np.einsum("isa,sa->si", self._tables, self.policy.probabilities)
+            accuracy = self.accuracy * self._largest_values
+            self._values = self._system.state_values(policy_costs, self._values, accuracy)
+            self._values_are_current = True
         return self._values
 
     def advantages(self) -> Array:
         """A_i(s, a) = Q_i(s, a) − V_i(s) of all costs i = 0..m, as (S·A, m + 1)."""
         return advantages(self.cmdp, self.state_values())
+
+    def state(self) -> dict[str, Any]:
+        state = {
+            "log_probabilities": self.policy.log_probabilities,
+            "visits": self.state_visits,
+            "accuracy": self.accuracy,
+            "plan": self._plan.method or "",
+            "values_are_current": self._values_are_current,
+        }
+        return state if self._values is None else state | {"values": self._values}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.accuracy, self._plan = float(state["accuracy"]), Plan(str(state["plan"]) or None)
+        self.policy = TabularPolicy.stored(state["log_probabilities"])
+        self._system = PolicySystem(self.cmdp, self.policy.probabilities, plan=self._plan)
+        # Visits and values are taken as they were: an iterative solver need not find the same last bits again.
+        self._visit(np.asarray(state["visits"]))
+        self._values, self._values_are_current = state.get("values"), bool(state["values_are_current"])
+
+
+@dataclass(frozen=True)
+class ExactView(View):
+    """What is known of a policy on a known model. Advantages are computed when a rule first asks for them."""
+
+    learner: ExactLearner | None = None
+    policy: TabularPolicy | None = None
+
+    @cached_property
+    def _advantages(self) -> Array:
+        """(S·A, m + 1) A_0..A_m."""
+        assert self.learner is not None
+        if self.learner.policy is not self.policy:
+            raise RuntimeError("this view is of a policy that the learner has left")
+        return self.learner.advantages()
+
+    @cached_property
+    def _log_pi(self) -> Array:
+        assert self.policy is not None
+        assert self.learner is not None
+        return above_floor(self.policy, self.learner.floor).log_probabilities
+
+    @cached_property
+    def _logits(self) -> dict[float, Array]:
+        return {}  # log π − step · A_0 of the step asked for last
+
+    @cached_property
+    def _scaled(self) -> Array:
+        return np.asarray(self._advantages[:, 1:] * self.units)
+
+    @cached_property
+    def _scaled_values(self) -> Array:
+        return np.asarray(self.units * self.values)
+
+    def response(self, prices: Array, step: float) -> MirrorResponse:
+        if step not in self._logits:
+            self._logits.clear()
+            self._logits[step] = self._log_pi - step * self._advantages[:, 0].reshape(self._log_pi.shape)
+        assert self.learner is not None
+        return MirrorResponse(
+            self._logits[step], self._scaled, self._scaled_values, self.learner.state_visits, prices, step
+        )
+
+    def greedy_gain(self, multipliers: Array) -> float:
+        assert self.learner is not None
+        lagrangian = (self._advantages @ np.append(1.0, multipliers)).reshape(self._log_pi.shape)
+        # −Σ_s x(s) min_a (A_0 + Σ λ_i A_i)(s, a)
+        return -float(self.learner.state_visits @ lagrangian.min(axis=1))
+
+    def multiplier_bound(self) -> float:
+        """2 / ((1 − γ) ξ) for costs up to 1 in size (Lemma upper-dual); larger costs scale it."""
+        assert self.learner is not None
+        cmdp = self.learner.cmdp
+        try:
+            xi = slater_margin(cmdp)
+        except ArithmeticError:  # too badly scaled for an LP
+            return float(np.inf)
+        largest = max(1.0, float(np.abs(cmdp.costs[0]).max()))
+        return 2.0 * largest / ((1.0 - cmdp.gamma) * xi) if xi > 0.0 else float(np.inf)
+
+
+class MirrorResponse:
+    """The policy π_u ∝ π exp(−step (A_0 + Σ u_i A_i)) as it looks under the local model. See `Response`."""
+
+    def __init__(self, logits: Array, scaled: Array, values: Array, visits: Array, prices: Array, step: float) -> None:
+        self._advantages, self._values, self._visits = scaled, values, visits
+        moved = logits - step * (scaled @ prices).reshape(logits.shape)
+        top = moved.max(axis=1, keepdims=True)
+        pi = np.exp(moved - top)
+        total = pi.sum(axis=1, keepdims=True)
+        pi /= total
+        self.policy: Array = pi  # (S, A)
+        self.soft_minimum = float(-visits @ (top + np.log(total))[:, 0] / step)
+
+    @cached_property
+    def _means(self) -> tuple[Array, Array]:
+        """The advantages as (S, A, m), and their means under the policy as (S, m)."""
+        table = self._advantages.reshape(*self.policy.shape, -1)
+        return table, np.einsum("sa,sai->si", self.policy, table)
+
+    @property
+    def values(self) -> Array:
+        return np.asarray(self._values + self._visits @ self._means[1])
+
+    @property
+    def gram(self) -> Array:
+        table, mean = self._means
+        centred = (table - mean[:, None, :]).reshape(-1, table.shape[2])
+        occupancy = (self._visits[:, None] * self.policy).reshape(-1, 1)
+        return np.asarray(centred.T @ (occupancy * centred))
 
 
 def _within_rounding(one: Array, other: Array) -> bool:

@@ -2,188 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation.backup import look_ahead
-from cmdpkit.evaluation.system import PolicySystem
-from cmdpkit.model import CMDP, AtMost
+from cmdpkit.learners.estimators import Pooled, Rollouts
+from cmdpkit.learners.tabular import within_radius
 from cmdpkit.policy import TabularPolicy
-from cmdpkit.rules import Weights
-from cmdpkit.simulators import LEARNING, STARTS, ModelSimulator, Returns, Simulator, stream
+from cmdpkit.rules.base import View, Weights
 
-
-class Stopped(Exception):
-    """No more transitions may be drawn: the budget is spent, time is up, or somebody wants to stop."""
-
-
-class Meter:
-    """Counts transitions and numbers the draws, so that each has random numbers of its own.
-
-    Args:
-        seed: of the run.
-        budget: `Stopped` is raised before more transitions than this would be drawn (in expectation, where lengths are
-            random).
-        stop: `Stopped` is raised when this says so; asked between parts of a long draw.
-    """
-
-    def __init__(self, seed: int, budget: int | None = None, stop: Callable[[], bool] = lambda: False) -> None:
-        self.seed, self.budget, self.stop = seed, budget, stop
-        self.samples = 0
-        self.draws = 0
-        self.out_of_budget = False
-
-    def parts(self, rollouts: int, transitions_each: float, largest: float) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Split `rollouts` into parts of at most `largest` transitions: (how many, seed of the part)."""
-        if self.budget is not None and self.samples + rollouts * transitions_each > self.budget:
-            self.out_of_budget = True
-            raise Stopped
-        self.draws += 1
-        size = max(1, int(largest / transitions_each))
-        for part, begin in enumerate(range(0, rollouts, size)):
-            if self.stop():
-                raise Stopped
-            yield min(size, rollouts - begin), (self.seed, LEARNING, self.draws, part)
-
-
-class Plan(Protocol):
-    """How many rollouts (M) of how many steps (N, None: geometric) an estimate takes."""
-
-    def value_rollouts(self) -> tuple[int, int | None]: ...
-    def action_rollouts(self, weights: Array, divergence: float, inner_steps: int) -> tuple[int, int | None]: ...
-
-
-class Estimator(Protocol):
-    """Values of a policy in the convention: V_0..V_m, and Q of a mix of costs with a cost of states on top."""
-
-    meter: Meter
-
-    def values(self, policy: TabularPolicy) -> Array: ...
-    def action_values(self, policy: TabularPolicy, weights: Array, divergence: Array, inner_steps: int) -> Array: ...
-
-
-class Rollouts:
-    """The estimators of Algorithm 2: M independent rollouts from every pair, and from the initial distribution."""
-
-    def __init__(self, simulator: Simulator, plan: Plan, meter: Meter) -> None:
-        self.simulator, self.plan, self.meter = simulator, plan, meter
-
-    def values(self, policy: TabularPolicy) -> Array:
-        rollouts, horizon = self.plan.value_rollouts()
-        # V̂_i = (1/M_V) Σ_j Σ_l γ^l c_i(s_l, a_l)
-        mean = self._returns(policy, rollouts, horizon, starts=1).means[0]
-        values: Array = self.simulator.units * mean
-        # The paper spreads the limit over the steps, c_i − (1 − γ) limit_i: of N steps that leaves limit_i (1 − γ^N).
-        seen = 1.0 if horizon is None else 1.0 - self.simulator.gamma**horizon
-        values[1:] -= seen * self.simulator.offsets
-        return values
-
-    def action_values(self, policy: TabularPolicy, weights: Array, divergence: Array, inner_steps: int) -> Array:
-        simulator = self.simulator
-        rollouts, horizon = self.plan.action_rollouts(weights, float(divergence.max()), inner_steps)
-        # c̃(s, a) + (1/M_Q) Σ_j Σ_{l≥1} γ^l [c̃(s_l, a_l) + α Σ_a' π(a'|s_l) log(π(a'|s_l) / π_k(a'|s_l))]
-        mix = (weights * simulator.units)[None, :]
-        pairs = simulator.states * simulator.actions
-        means = self._returns(policy, rollouts, horizon, pairs, weights=mix, state_cost=divergence).means
-        return means.reshape(simulator.states, simulator.actions)
-
-    def _returns(
-        self, policy: TabularPolicy, rollouts: int, horizon: int | None, starts: int, **mixing: Array
-    ) -> Returns:
-        length = 1.0 / (1.0 - self.simulator.gamma) if horizon is None else horizon
-        total: Returns | None = None
-        for count, seed in self.meter.parts(
-            rollouts, starts * length, PART[isinstance(self.simulator, ModelSimulator)]
-        ):
-            part = self.simulator.returns(policy.probabilities, horizon, count, seed, pairs=starts > 1, **mixing)
-            total = part if total is None else total + part
-            self.meter.samples += part.transitions
-        assert total is not None
-        return total
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        pass
-
-
-PART = {True: 2e8, False: 1e6}
-"""Transitions drawn between two looks at the clock: compiled, and by a user's simulator."""
-
-
-class Pooled:
-    """Every transition ever drawn is kept: their counts are an empirical model, whose equations give all values.
-
-    One transition from every pair tells as much about that pair as a whole rollout tells Algorithm 2, and it serves all
-    later policies too. Not in the paper: its rate for learning without a model does not apply, this is model-based.
-    """
-
-    def __init__(self, simulator: Simulator, rollouts: int, starts: int, meter: Meter) -> None:
-        self.simulator, self.rollouts, self.starts, self.meter = simulator, rollouts, starts, meter
-        pairs = simulator.states * simulator.actions
-        self.counts: Any = sp.csr_array((pairs, simulator.states))
-        self.sums = np.zeros((simulator.num_constraints + 1, pairs))
-        self.first = np.zeros(simulator.states)
-        self.drawn = 0  # transitions from each pair
-
-    def values(self, policy: TabularPolicy) -> Array:
-        if not self.drawn:
-            self._draw()
-        rng = np.random.default_rng(stream((self.meter.seed, STARTS, self.meter.draws)))
-        seen = np.bincount(self.simulator.start(self.starts, rng), minlength=self.simulator.states)
-        self.first = self.first + seen  # a new array: `state()` hands out the old one
-        model = self._model()
-        visits = PolicySystem(model, policy.probabilities).state_occupancy()
-        values = model.costs @ (visits[:, None] * policy.probabilities).ravel()
-        values[1:] -= model.offsets
-        return values
-
-    def action_values(self, policy: TabularPolicy, weights: Array, divergence: Array, inner_steps: int) -> Array:
-        self._draw()
-        model, pi = self._model(), policy.probabilities
-        cost = (weights @ model.costs).reshape(pi.shape)
-        values = PolicySystem(model, pi).solve((pi * cost).sum(axis=1) + divergence)
-        return cost + look_ahead(model, values).reshape(pi.shape)
-
-    def _draw(self) -> None:
-        """Some more transitions from every pair."""
-        simulator = self.simulator
-        pairs = np.arange(simulator.states * simulator.actions)
-        for count, seed in self.meter.parts(self.rollouts, pairs.size, PART[False]):
-            rows = np.tile(pairs, count)
-            states, actions = rows // simulator.actions, rows % simulator.actions
-            following, quantities = simulator.step(states, actions, np.random.default_rng(stream(seed)))
-            self.counts = self.counts + sp.csr_array((np.ones(rows.size), (rows, following)), shape=self.counts.shape)
-            self.sums = self.sums + quantities.reshape(len(quantities), count, pairs.size).sum(axis=1)
-            self.drawn += count
-            self.meter.samples += rows.size
-
-    def _model(self) -> CMDP:
-        """The empirical model, in the convention."""
-        shape = (self.simulator.states, self.simulator.actions)
-        costs = (self.simulator.units[:, None] * self.sums / self.drawn).reshape(-1, *shape)
-        limits = [AtMost(cost, float(b)) for cost, b in zip(costs[1:], self.simulator.offsets, strict=True)]
-        initial = self.first / self.first.sum() if self.first.any() else None
-        transitions = self.counts / self.drawn
-        return CMDP(transitions, cost=costs[0], constraints=limits, gamma=self.simulator.gamma, initial=initial)
-
-    def state(self) -> dict[str, Any]:
-        parts = {"data": self.counts.data, "indices": self.counts.indices, "indptr": self.counts.indptr}
-        return parts | {"sums": self.sums, "first": self.first, "drawn": np.array(self.drawn)}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        parts = (state["data"], state["indices"], state["indptr"])
-        self.counts = sp.csr_array(parts, shape=self.counts.shape)
-        self.sums, self.first, self.drawn = state["sums"], state["first"], int(state["drawn"])
+ESTIMATOR = "estimator_"
+"""Prefix of the estimator's entries in the learner's state."""
 
 
 class SampledLearner:
-    """Natural policy gradient from samples. See `ExactLearner` for `step`, `inner_steps` and `alpha`."""
+    """Natural policy gradient from samples. See `ExactLearner` for `step`, `inner_steps` and `alpha`.
+
+    Args:
+        estimator: of the values of a policy.
+        policy: π_0, with no zero probabilities.
+        step, inner_steps, alpha: as for `ExactLearner`.
+        scales: (m + 1,) how much a single step can matter in each cost; None where nobody knows.
+    """
 
     def __init__(
         self,
@@ -192,37 +33,58 @@ class SampledLearner:
         step: float = 1.0,
         inner_steps: int = 1,
         alpha: float | None = None,
+        scales: Array | None = None,
     ) -> None:
         self.estimator = estimator
         self.policy = policy
-        self.step, self.inner_steps = step, inner_steps
-        self.alpha = 1.0 / step if alpha is None else alpha
+        self.step, self.inner_steps, self.alpha = step, inner_steps, alpha
+        self.scales = scales
         self.values: Array | None = None  # V̂_0..V̂_m of the current policy, once they are known
 
-    def objective_value(self) -> float:
-        return float(self._evaluated()[0])
+    @property
+    def samples(self) -> int:
+        """Transitions drawn so far."""
+        return self.estimator.meter.samples
 
-    def constraint_values(self) -> Array:
-        return self._evaluated()[1:]
-
-    def _evaluated(self) -> Array:
+    def look(self) -> View:
         if self.values is None:
             self.values = self.estimator.values(self.policy)
-        return self.values
+        return View(float(self.values[0]), self.values[1:], self.scales, self.estimator.simulator.gamma)
 
     def improve(self, weights: Weights) -> int:
-        """t_k steps of regularised natural gradient on c̃, each with a fresh estimate of Q̃ (Algorithm 2)."""
+        """t_k steps of regularised natural gradient on c̃, each with a fresh estimate of Q̃ (Algorithm 2).
+
+        A radius holds in every state, because visits are not known. Estimates are as exact as their samples allow,
+        whatever accuracy is asked for.
+        """
         anchor = self.policy.log_probabilities
         mix = np.append(weights.objective, weights.constraints)
-        steps = weights.inner_steps or self.inner_steps
+        steps = self.inner_steps if weights.inner_steps is None else weights.inner_steps
+        step = self.step if weights.step is None else weights.step
+        alpha = (1.0 / step if step else 0.0) if self.alpha is None else self.alpha
         policy = self.policy
         for _ in range(steps):
             log_pi = policy.log_probabilities
-            pull = self.alpha * (log_pi - anchor)
+            to_anchor = alpha * (log_pi - anchor)
             # α KL(π || π_k) in every state, from the policies alone
-            divergence = (policy.probabilities * pull).sum(axis=1)
+            divergence = (policy.probabilities * to_anchor).sum(axis=1)
             q = self.estimator.action_values(policy, mix, divergence, steps)
-            # log π' = (1 − step·α) log π − step · (Q̂ + α log(1/π_k)) − log Z: the terms in α are joined in `pull`
-            policy = TabularPolicy.softmax(log_pi - self.step * (q + pull))
+            # log π' = (1 − step·α) log π − step · (Q̂ + α log(1/π_k)) − log Z: the terms in α are joined
+            moved = TabularPolicy.softmax(log_pi - step * (q + to_anchor))
+            policy = moved if weights.radius is None else within_radius(policy, moved, weights.radius)
         self.policy, self.values = policy, None
         return steps
+
+    def state(self) -> dict[str, Any]:
+        meter = self.estimator.meter
+        counters = {"draws": meter.draws, "samples": meter.samples}
+        estimator = {f"{ESTIMATOR}{name}": value for name, value in self.estimator.state().items()}
+        values = {} if self.values is None else {"values": self.values}
+        return {"log_probabilities": self.policy.log_probabilities, **values, **counters, **estimator}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        meter = self.estimator.meter
+        meter.draws, meter.samples = int(state["draws"]), int(state["samples"])
+        own = {n.removeprefix(ESTIMATOR): value for n, value in state.items() if n.startswith(ESTIMATOR)}
+        self.estimator.restore(own)
+        self.policy, self.values = TabularPolicy.stored(state["log_probabilities"]), state.get("values")

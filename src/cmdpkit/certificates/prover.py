@@ -1,0 +1,56 @@
+"""The prover: finds multipliers for the best bound, and has the result checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cmdpkit.certificates.certificate import Certificate
+from cmdpkit.certificates.checker import certificate_of, refutation
+from cmdpkit.checks import check_multipliers
+from cmdpkit.evaluation.evaluate import stationary_policy
+from cmdpkit.exact.columns import ColumnSearch
+from cmdpkit.exact.mdp import minimise
+from cmdpkit.model import CMDP, check_model
+from cmdpkit.policy import MixturePolicy, as_policy
+
+
+def certify(cmdp: CMDP, policy: Any, multipliers: Any = None) -> Certificate:
+    """Prove how good and how safe a policy is.
+
+    Args:
+        cmdp: the model.
+        policy: a `TabularPolicy`, an (S, A) array of probabilities, or a `MixturePolicy`.
+        multipliers: (m,) multipliers ≥ 0 for the bound; any are valid, good ones are tight. By default the best ones
+            are found by solving the dual problem, which also finds the proof when the limits cannot be met.
+
+    Example:
+        >>> import cmdpkit as ck
+        >>> cmdp = ck.problems.paper()
+        >>> uniform = ck.TabularPolicy.uniform(cmdp.states, cmdp.actions)
+        >>> certificate = ck.certify(cmdp, uniform)
+        >>> round(certificate.bound, 6), certificate.optimal(1e-6)
+        (4.462444, False)
+    """
+    check_model(cmdp)
+    if isinstance(policy, MixturePolicy):
+        policy = stationary_policy(cmdp, policy)
+    policy = as_policy(policy, cmdp.states, cmdp.actions)
+    if multipliers is not None:
+        lam = check_multipliers(multipliers, cmdp.num_constraints, "multipliers")
+        bound = minimise(cmdp, np.append(1.0, lam)).bound
+        return certificate_of(cmdp, policy, lam, bound)
+    search = best_bound(cmdp)
+    if search.farkas is not None:
+        return refutation(cmdp, policy, search.farkas, search.farkas_margin)
+    return certificate_of(cmdp, policy, search.multipliers, search.bound)
+
+
+def best_bound(cmdp: CMDP, accuracy: float = 1e-10) -> ColumnSearch:
+    """Solve the dual problem: multipliers with the largest G(λ), or a Farkas proof."""
+    search = ColumnSearch(cmdp)
+    for _ in search.steps():
+        if search.upper - search.bound <= accuracy * max(1.0, abs(search.bound)):
+            break
+    return search

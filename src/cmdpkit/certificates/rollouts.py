@@ -1,0 +1,202 @@
+"""Statistical certificates: what fresh rollouts prove about a policy, at finite samples.
+
+The return of a rollout of N steps lies in an interval of known width R, so that empirical Bernstein bounds (Maurer and
+Pontil 2009) hold at any number n of rollouts: with probability 1 − δ,
+
+    |mean − E| ≤ sqrt(2 v ln(4/δ) / n) + 7 R ln(4/δ) / (3 (n − 1)),        v the sample variance.
+
+The m + 1 quantities share δ equally. What is cut off after N steps lies between γ^N low/(1 − γ) and γ^N high/(1 − γ),
+and is part of the interval. When rollouts are added until every limit is decided, look number k spends
+δ/(k (k + 1)), so that the intervals hold at all looks together.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cmdpkit.checks import Array, check_confidence, check_count
+from cmdpkit.policy import MixturePolicy, TabularPolicy, as_policy
+from cmdpkit.simulators import JUDGING, Returns, Simulator, as_simulator, stream
+
+SHARE_CUT_OFF = 0.1
+"""By default the horizon is so long that what is cut off is below this part of the statistical error at its best."""
+
+
+@dataclass(frozen=True, eq=False)
+class SimulationCertificate:
+    """Intervals that hold all together with the given confidence, in the user's sense and units."""
+
+    confidence: float
+    objective: float
+    objective_interval: tuple[float, float]
+    constraint_values: Array  # (m,)
+    intervals: Array  # (m, 2)
+    verdicts: list[str]  # satisfied, violated or undecided, one a limit
+    more_rollouts: list[int]  # about how many more would decide each undecided limit
+    rollouts: int
+    horizon: int
+    samples: int  # transitions drawn
+    assumption: str = ""  # what the intervals assume beyond independent rollouts; usually nothing
+
+    @property
+    def satisfied(self) -> bool:
+        """Every limit is met, with the confidence."""
+        return all(verdict == "satisfied" for verdict in self.verdicts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, lists and strings for JSON."""
+        columns = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in columns.items()}
+
+
+def certify_by_simulation(
+    simulator: Any,
+    policy: Any,
+    confidence: float = 0.95,
+    rollouts: int = 10_000,
+    horizon: int | None = None,
+    until_decided: bool = False,
+    max_rollouts: int = 10_000_000,
+    seed: int = 0,
+) -> SimulationCertificate:
+    """Prove by simulation what a policy earns and whether it keeps the limits.
+
+    Args:
+        simulator: a `Simulator` with bounds, or a `CMDP`.
+        policy: a `TabularPolicy`, an (S, A) array of probabilities, or a `MixturePolicy`.
+        confidence: all intervals hold together with at least this probability.
+        rollouts: how many; the first look when `until_decided`.
+        horizon: steps of each; by default enough that the rest hardly matters.
+        until_decided: double the rollouts until every limit is decided, or `max_rollouts` are reached.
+        max_rollouts: the most that `until_decided` may draw.
+        seed: of the rollouts.
+
+    Example:
+        >>> import cmdpkit as ck
+        >>> cmdp = ck.problems.paper()
+        >>> uniform = ck.TabularPolicy.uniform(cmdp.states, cmdp.actions)
+        >>> ck.certify_by_simulation(cmdp, uniform).verdicts
+        ['violated']
+    """
+    simulator = as_simulator(simulator)
+    mixture = policy if isinstance(policy, MixturePolicy) else MixturePolicy([policy_of(simulator, policy)])
+    policy_of(simulator, mixture.policies[0])
+    _check_call(simulator, confidence, rollouts, horizon, max_rollouts, seed)
+    # A horizon that suits the last look: what is cut off does not shrink with more rollouts.
+    steps = horizon or judging_horizon(simulator.gamma, max_rollouts if until_decided else rollouts)
+    look, total = 1, fresh_returns(simulator, mixture, steps, rollouts, (seed, JUDGING, 1))
+    while True:
+        delta = (1.0 - confidence) / (look * (look + 1) if until_decided else 1)
+        certificate = _certificate(simulator, total, steps, delta, confidence)
+        finished = "undecided" not in certificate.verdicts or total.rollouts >= max_rollouts
+        if not until_decided or finished:
+            return certificate
+        look += 1
+        more = min(total.rollouts, max_rollouts - total.rollouts)
+        total = total + fresh_returns(simulator, mixture, steps, more, (seed, JUDGING, look))
+
+
+def policy_of(simulator: Simulator, policy: Any) -> TabularPolicy:
+    return as_policy(policy, simulator.states, simulator.actions)
+
+
+def fresh_returns(
+    simulator: Simulator, mixture: MixturePolicy, horizon: int, rollouts: int, seed: tuple[int, ...]
+) -> Returns:
+    """Returns of rollouts that each draw a policy of the mixture first: i.i.d., though counted policy by policy.
+
+    Every step counts from the quantity's lower bound on, so that large numbers do not drown their own variance.
+    """
+    low = simulator.bounds[:, 0]
+    counts = np.random.default_rng(stream((*seed, 0))).multinomial(rollouts, mixture.weights)
+    parts = [
+        simulator.returns(policy.probabilities, horizon, int(count), (*seed, i), offset=low)
+        for i, (policy, count) in enumerate(zip(mixture.policies, counts, strict=True), start=1)
+        if count
+    ]
+    return sum(parts[1:], start=parts[0])
+
+
+def judging_horizon(gamma: float, rollouts: int) -> int:
+    """N with γ^N ≤ 0.1 / sqrt(n): the part cut off is small beside the error of n rollouts, 1/sqrt(n) at best."""
+    return 1 if gamma == 0.0 else max(1, math.ceil(math.log(SHARE_CUT_OFF / math.sqrt(rollouts)) / math.log(gamma)))
+
+
+def half_width(variance: Array, span: Array, rollouts: int, delta: float) -> Array:
+    # sqrt(2 v ln(4/δ) / n) + 7 R ln(4/δ) / (3 (n − 1))
+    log = math.log(4.0 / delta)
+    width: Array = np.sqrt(2.0 * variance * log / rollouts) + 7.0 * span * log / (3.0 * (rollouts - 1))
+    return width
+
+
+def _certificate(
+    simulator: Simulator, total: Returns, horizon: int, delta: float, confidence: float
+) -> SimulationCertificate:
+    gamma, n = simulator.gamma, total.rollouts
+    low, high = simulator.bounds.T
+    length = (1.0 - gamma**horizon) / (1.0 - gamma)
+    above = total.means[0]  # of what is above the lower bound in every step
+    variance = np.maximum(total.squares[0] - n * above**2, 0.0) / (n - 1)
+    mean, span = above + low * length, (high - low) * length
+    share = delta / mean.size
+    width = half_width(variance, span, n, share)
+    rest = gamma**horizon / (1.0 - gamma)
+    # A limit per step bounds (1 − γ) times the discounted sum.
+    units = np.array([1.0] + [1.0 - gamma if c.per_step else 1.0 for c in simulator.constraints])
+    lower, upper = units * (mean - width + rest * low), units * (mean + width + rest * high)
+    values = units * (mean + rest * 0.5 * (low + high))
+    verdicts, more = [], []
+    for i, limit in enumerate(simulator.constraints, start=1):
+        worst, best = (upper[i], lower[i]) if limit.sign > 0 else (lower[i], upper[i])
+        kept, broken = limit.sign * (worst - limit.limit) <= 0.0, limit.sign * (best - limit.limit) > 0.0
+        verdicts.append("satisfied" if kept else "violated" if broken else "undecided")
+        distance = abs(values[i] - limit.limit) / units[i] - rest * 0.5 * (high[i] - low[i])
+        more.append(
+            0 if verdicts[-1] != "undecided" else rollouts_that_decide(variance[i], span[i], n, share, distance)
+        )
+    return SimulationCertificate(
+        confidence=confidence,
+        objective=float(values[0]),
+        objective_interval=(float(lower[0]), float(upper[0])),
+        constraint_values=values[1:],
+        intervals=np.stack([lower[1:], upper[1:]], axis=1),
+        verdicts=verdicts,
+        more_rollouts=more,
+        rollouts=n,
+        horizon=horizon,
+        samples=total.transitions,
+    )
+
+
+def rollouts_that_decide(variance: float, span: float, rollouts: int, delta: float, distance: float) -> int:
+    """How many more until the interval no longer reaches the limit, if mean and variance stay as they are."""
+    needed = rollouts
+    while needed < 2**62 and half_width(np.array(variance), np.array(span), needed, delta) >= distance:
+        needed *= 2
+    low = needed // 2
+    while needed - low > max(1, low // 100):
+        middle = (low + needed) // 2
+        wide = half_width(np.array(variance), np.array(span), middle, delta) >= distance
+        low, needed = (middle, needed) if wide else (low, middle)
+    return max(needed - rollouts, 1)
+
+
+def _check_call(
+    simulator: Simulator, confidence: Any, rollouts: Any, horizon: Any, max_rollouts: Any, seed: Any
+) -> None:
+    check_confidence(confidence)
+    check_count(rollouts, "rollouts", least=2)
+    check_count(1 if horizon is None else horizon, "horizon", least=1)
+    check_count(max_rollouts, "max_rollouts", least=2)
+    check_count(seed, "seed", least=0)
+    if max_rollouts < rollouts:
+        raise ValueError(f"max_rollouts must be at least rollouts, got {max_rollouts} and {rollouts}")
+    if simulator.bounds is None:
+        raise ValueError(
+            "statistical certificates need to know how large the quantities of one step can be: "
+            "Simulator(..., bounds=[(low, high), ...])"
+        )

@@ -1,0 +1,153 @@
+"""Command-line flags, derived from what rules and settings declare.
+
+The rules are read as text, not imported: that would load NumPy, and `--help` is to be instant. A test compares what is
+read with the registry itself.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cmdpkit import options
+from cmdpkit.options import Domain, Option, options_of
+
+RULES = Path(__file__).resolve().parent.parent / "rules"
+LEARNERS = ("exact", "sampled", "neural")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A registered method, as its file declares it."""
+
+    name: str
+    steps: str | None
+    learners: tuple[str, ...]
+    options: dict[str, Option] = field(default_factory=dict)
+
+
+@cache
+def catalogue() -> tuple[Entry, ...]:
+    """Every method that a file in rules/ registers."""
+    return tuple(entry for path in sorted(RULES.glob("*.py")) for entry in _entries(ast.parse(path.read_text("utf-8"))))
+
+
+def method_names(*learners: str) -> list[str]:
+    """The methods that run with one of the learners."""
+    found = {e.name for e in catalogue() if set(learners) & set(e.learners)}
+    return sorted(found, key=lambda name: (name != "pmd-pd", name))  # ours first
+
+
+def _entries(module: ast.Module) -> Iterable[Entry]:
+    for node in module.body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        calls = [d for d in node.decorator_list if isinstance(d, ast.Call) and _is_named(d.func, "register")]
+        declared = dict(_option(line) for line in node.body if _is_option(line))
+        for call in reversed(calls):  # decorators are applied from below
+            given = {k.arg: ast.literal_eval(k.value) for k in call.keywords if k.arg in ("steps", "learners")}
+            name = ast.literal_eval(call.args[0])
+            yield Entry(name, given.get("steps"), tuple(given.get("learners", LEARNERS)), declared)
+
+
+def _is_named(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _is_option(line: ast.stmt) -> bool:
+    return isinstance(line, ast.AnnAssign) and isinstance(line.value, ast.Call) and _is_named(line.value.func, "option")
+
+
+def _option(line: Any) -> tuple[str, Option]:
+    default, domain, text = line.value.args
+    name = line.target.id
+    try:
+        value = ast.literal_eval(default)
+    except ValueError:
+        value = None  # a constant of the file: the help text need not show it
+    return name, Option(name, value, _domain(domain), ast.literal_eval(text))
+
+
+def _domain(node: Any) -> Domain:
+    if isinstance(node, ast.Call):
+        return options.choice(*(ast.literal_eval(argument) for argument in node.args))
+    domain: Domain = getattr(options, node.id)
+    return domain
+
+
+# -- flags -----------------------------------------------------------------------------------------------------------
+
+
+def method_flags(*learners: str) -> list[click.Option]:
+    """One flag per option of a method, with the methods that take it in front of its help."""
+    takers: dict[str, list[str]] = {}
+    declared: dict[str, Option] = {}
+    for entry in catalogue():
+        if set(learners) & set(entry.learners):
+            for name, each in entry.options.items():
+                declared.setdefault(name, each)
+                takers.setdefault(name, []).append(entry.name)
+                if entry.name == "pmd-pd" and "exact" in learners:
+                    takers[name].append("pmd-pd-zero")
+    return [flag(each, ", ".join(dict.fromkeys(takers[name]))) for name, each in declared.items() if each.domain.kind]
+
+
+def settings_flags(settings: type, prefix: str = "", leave_out: Iterable[str] = ()) -> list[click.Option]:
+    """One flag per option of a settings class."""
+    declared = options_of(settings).values()
+    return [flag(each, prefix) for each in declared if each.domain.kind and each.name not in leave_out]
+
+
+def flag(declared: Option, prefix: str = "") -> click.Option:
+    """A flag that is None unless it is given, so that defaults stay where they are declared."""
+    text = f"{prefix}: {declared.help}" if prefix else declared.help
+    default = declared.default
+    if default is not None and default is not False and "[default:" not in text:
+        shown = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+        text = f"{text}  [default: {shown}]"
+    name, domain = f"--{declared.name.replace('_', '-')}", declared.domain
+    kinds: dict[str, Any] = {"number": float, "whole": int, "numbers": NUMBERS}
+    if domain.kind == "flag":
+        return click.Option([name], is_flag=True, default=None, help=text)
+    if domain.kind == "choice":
+        return click.Option([name], type=click.Choice(domain.choices), help=text)
+    return click.Option([name], type=kinds[str(domain.kind)], help=text)
+
+
+class Numbers(click.ParamType[Any]):
+    """One number, or several separated by commas."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            numbers = [int(part) if part.strip().lstrip("+-").isdigit() else float(part) for part in value.split(",")]
+        except ValueError:
+            self.fail(f"{value!r} is not a number, or several separated by commas", param, ctx)
+        return numbers if "," in value else numbers[0]
+
+
+NUMBERS = Numbers()
+
+
+class Derived(click.Command):
+    """A command whose further flags are made when it is parsed or described, not when the program starts."""
+
+    def __init__(self, *args: Any, derive: Callable[[], list[click.Option]] | None = None, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._derive = derive
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        if self._derive is not None:
+            known = {p.name for p in self.params}
+            self.params = [*self.params, *(p for p in self._derive() if p.name not in known)]
+            self._derive = None
+        return super().get_params(ctx)

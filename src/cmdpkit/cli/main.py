@@ -1,0 +1,49 @@
+"""The program: its commands, and its way of refusing. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from cmdpkit import __version__
+from cmdpkit.cli import reproducing, solving, training
+from cmdpkit.cli.common import BAD_INPUT, LIMIT_REACHED
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="cmdpkit")
+def cli() -> None:
+    """Constrained Markov decision processes, solved with a proof.
+
+    Exit codes: 0 optimal or done, 1 a limit was reached (or the run was stopped), 2 bad input, 3 infeasible.
+    """
+
+
+for _command in (
+    solving.solve,
+    solving.certify,
+    solving.problems,
+    reproducing.reproduce,
+    training.train,
+    training.evaluate,
+):
+    cli.add_command(_command)
+
+
+def main() -> None:
+    """Run the command line; what the user did wrong ends in one line on stderr, never in a traceback."""
+    try:
+        cli(prog_name="cmdpkit", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(BAD_INPUT)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("stopped", err=True)
+        sys.exit(LIMIT_REACHED)
+    except MemoryError as error:
+        click.echo(f"Error: not enough memory for this model ({error})", err=True)
+        sys.exit(BAD_INPUT)
+    except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(BAD_INPUT)

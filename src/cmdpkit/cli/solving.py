@@ -1,0 +1,236 @@
+"""`cmdpkit solve`, `certify` and `problems`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cmdpkit.cli.common import DONE, INFEASIBLE, JSON, LIMIT_REACHED, SET, WITH_POLICY, built_in, find_model, show
+from cmdpkit.cli.flags import Derived, method_flags, method_names, settings_flags
+from cmdpkit.options import options_of
+from cmdpkit.settings import Sampling, TabularSettings, ZeroSettings
+
+if TYPE_CHECKING:
+    from cmdpkit.model import CMDP
+    from cmdpkit.run.status import Status
+
+METHODS = ("auto", "columns", "lp", *method_names("exact"), "pmd-pd-zero")
+
+
+def solve_flags() -> list[click.Option]:
+    """Flags of the methods and of their learners."""
+    growing = click.Option(
+        ["--steps"],
+        type=click.Choice(["growing", "fixed"]),
+        help="pmd-pd, pmd-pd-zero: steps that grow by themselves, or Algorithm 1 with fixed ones.",
+    )
+    return [
+        *settings_flags(TabularSettings, "First-order methods"),
+        growing,
+        *method_flags("exact", "sampled"),
+        *settings_flags(ZeroSettings, "pmd-pd-zero"),
+        *settings_flags(Sampling, "--sample", leave_out=("schedule",)),
+    ]
+
+
+@click.command(cls=Derived, derive=solve_flags, short_help="Solve a model and prove the answer.")
+@click.argument("model")
+@click.option(
+    "--method",
+    default="auto",
+    show_default=True,
+    type=click.Choice(METHODS),
+    metavar="METHOD",
+    help=f"How to solve it: {', '.join(METHODS)}.",
+)
+@click.option("--tol", default=1e-6, show_default=True, help="Relative gap and violation to prove.")
+@click.option("--max-iterations", type=int, help="Macro steps, or oracle calls of auto and columns.")
+@click.option("--time-limit", type=float, metavar="SECONDS", help="Stop after this long, with the best policy so far.")
+@SET
+@click.option(
+    "--sample", is_flag=True, help=f"Learn from samples of the model alone: {', '.join(method_names('sampled'))}."
+)
+@click.option("--budget", type=int, metavar="TRANSITIONS", help="--sample: stop before more are drawn.")
+@click.option(
+    "--checkpoint",
+    type=click.Path(dir_okay=False),
+    help="First-order methods: keep the state of the run in this file, and continue from it.",
+)
+@click.option("--seed", type=int, help="--sample: seed of the random numbers.  [default: 0]")
+@click.option(
+    "--out", type=click.Path(dir_okay=False), help="Save the policy here (.npz), the result beside it (.json)."
+)
+@JSON
+@WITH_POLICY
+def solve(
+    model: str,
+    method: str,
+    tol: float,
+    out: str | None,
+    parameters: tuple[str, ...],
+    as_json: bool,
+    with_policy: bool,
+    sample: bool,
+    **settings: Any,
+) -> None:
+    """Solve MODEL: a file written by CMDP.save, or the name of a built-in problem."""
+    from cmdpkit.report import result_report
+    from cmdpkit.solver import solve as run
+
+    settings = {name: value for name, value in settings.items() if value is not None}
+    if with_policy and not as_json:
+        raise ValueError("--with-policy belongs to --json; --out FILE saves the policy")
+    settings = _with_sampling(settings, sample)
+    if out is not None:
+        _check_out(out, model)
+    result = run(find_model(model, parameters), method, tol, progress=sys.stderr.isatty(), **settings)
+    if out is not None:
+        result.policy.save(out)
+        result.save(_beside(out))
+        if sample:
+            result.average_policy.save(Path(out).with_suffix(".mixture.npz"))
+    if as_json:
+        click.echo(json.dumps(result.to_dict(policy=with_policy), indent=2))
+    else:
+        show(result_report(result))
+        if out is not None:
+            click.echo(f"policy saved to {out}, result to {_beside(out)}")
+    sys.exit(_exit_code(result.status))
+
+
+def _with_sampling(settings: dict[str, Any], sample: bool) -> dict[str, Any]:
+    """The settings with those of the estimator as a `Sampling`."""
+    draws = {name: settings[name] for name in options_of(Sampling) if name in settings and name != "schedule"}
+    alone = [*draws, *(name for name in ("budget", "seed") if name in settings)]
+    if alone and not sample:
+        raise ValueError(f"--{alone[0].replace('_', '-')} belongs to learning from samples; add --sample")
+    if not sample:
+        return settings
+    if "schedule" in settings:
+        draws["schedule"] = settings["schedule"]
+    rest = {name: value for name, value in settings.items() if name not in draws}
+    return rest | {"sampling": Sampling(**draws)}
+
+
+def _check_out(out: str, model: str) -> None:
+    from cmdpkit.files import check_folder
+
+    check_folder(out)
+    if Path(out).suffix == ".json":
+        raise ValueError(f"--out {out} is where the policy goes (.npz); the result is written beside it as .json")
+    for target in (Path(out), _beside(out)):
+        if target.exists() and Path(model).exists() and target.samefile(model):
+            raise ValueError(f"--out {out} would overwrite the model {model}; choose another name")
+
+
+def _beside(out: str) -> Path:
+    return Path(out).with_suffix(".json")
+
+
+def _exit_code(status: Status) -> int:
+    from cmdpkit.run.status import Status
+
+    return {Status.OPTIMAL: DONE, Status.INFEASIBLE: INFEASIBLE}.get(status, LIMIT_REACHED)
+
+
+@click.command(short_help="Prove how good and how safe a policy is.")
+@click.argument("model")
+@click.argument("policy", type=click.Path(dir_okay=False))
+@click.option("--tol", default=1e-6, show_default=True, help="What counts as optimal and feasible (exit code 0).")
+@JSON
+def certify(model: str, policy: str, tol: float, as_json: bool) -> None:
+    """Prove how good and how safe POLICY (a file written by policy.save) is for MODEL."""
+    from cmdpkit.certificates.prover import certify as prove
+    from cmdpkit.checks import check_nonnegative
+    from cmdpkit.policy import load_policy
+    from cmdpkit.report import certificate_report
+    from cmdpkit.run.result import describe_constraints
+
+    check_nonnegative(tol, "tol")
+    cmdp = find_model(model)
+    certificate = prove(cmdp, load_policy(policy))
+    optimal = certificate.optimal(tol)
+    if as_json:
+        summary = certificate.to_dict() | {
+            "constraints": describe_constraints(
+                cmdp, certificate.constraint_values, certificate.violations, certificate.multipliers
+            )
+        }
+        summary |= {"feasible": certificate.feasible(tol), "optimal": optimal}
+        click.echo(json.dumps(summary, indent=2))
+    else:
+        verdict = (
+            "optimal"
+            if optimal
+            else "within the limits, not optimal"
+            if certificate.feasible(tol)
+            else "violates a limit"
+        )
+        if certificate.infeasibility is not None:
+            verdict = "the limits cannot be met by any policy"
+        click.echo(f"{verdict} (tolerance {tol:g})\n")
+        show(certificate_report(certificate, cmdp))
+    sys.exit(INFEASIBLE if certificate.infeasibility is not None else DONE if optimal else LIMIT_REACHED)
+
+
+@click.command(short_help="List the built-in problems, or write one to a file.")
+@click.argument("name", required=False)
+@click.option("--out", type=click.Path(dir_okay=False), help="Write the model to this file (.npz).")
+@SET
+@JSON
+def problems(name: str | None, out: str | None, parameters: tuple[str, ...], as_json: bool) -> None:
+    """List the built-in problems; or describe one, or write it to a file."""
+
+    if name is None:
+        if out is not None or parameters:
+            raise ValueError("say which problem to write: cmdpkit problems NAME --out FILE")
+        _list_problems(as_json)
+        return
+    cmdp = built_in(name, parameters)
+    if out is not None:
+        from cmdpkit.files import check_folder
+
+        check_folder(out)
+        cmdp.save(out)
+    if as_json:
+        click.echo(json.dumps({"name": name, "model": repr(cmdp), "file": out}))
+    elif out is not None:
+        click.echo(f"{cmdp!r} saved to {out}")
+    else:
+        _describe(name, cmdp)
+
+
+def _list_problems(as_json: bool) -> None:
+    from cmdpkit.problems import CATALOGUE
+
+    lines = {name: (make.__doc__ or "").strip().splitlines()[0] for name, make in CATALOGUE.items()}
+    if as_json:
+        click.echo(json.dumps(lines, indent=2))
+        return
+    from textwrap import fill
+
+    width = max(map(len, lines)) + 2
+    for name, line in lines.items():
+        click.echo(fill(f"{name:<{width}}{line}", width=79, subsequent_indent=" " * width))
+    click.echo("\nsolve one with `cmdpkit solve NAME`, read about it with `cmdpkit problems NAME`")
+
+
+def _describe(name: str, cmdp: CMDP) -> None:
+    from inspect import getdoc, signature
+    from textwrap import fill
+
+    from cmdpkit.problems import CATALOGUE
+
+    make = CATALOGUE[name]
+    settings = ", ".join(f"{p.name}={p.default!r}" for p in signature(make).parameters.values())
+    click.echo(fill(f"{name}({settings})", width=79, subsequent_indent="    ") + "\n")
+    for paragraph in (getdoc(make) or "").split("\n\n"):
+        if paragraph.startswith("Example"):
+            break
+        indented = paragraph.splitlines()[-1].startswith(" ")
+        click.echo((paragraph if indented else fill(paragraph, width=79)) + "\n")
+    click.echo(repr(cmdp))

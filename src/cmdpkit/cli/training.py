@@ -1,0 +1,118 @@
+"""`cmdpkit train` and `evaluate`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cmdpkit.cli.common import DONE, JSON, LIMIT_REACHED, WITH_POLICY, need, setting, show
+from cmdpkit.cli.flags import Derived, method_flags, method_names, settings_flags
+from cmdpkit.settings import NeuralSettings
+
+
+def train_flags() -> list[click.Option]:
+    """Flags of the methods and of the neural learner."""
+    return [*settings_flags(NeuralSettings), *method_flags("neural")]
+
+
+@click.command(cls=Derived, derive=train_flags, short_help="Train a neural policy on a constrained environment.")
+@click.argument("env")
+@click.option("--method", default="pmd-pd", show_default=True, type=click.Choice(method_names("neural")))
+@click.option("--limit", "limits", type=float, multiple=True, help="Limit of a cost; once for every cost, in order.")
+@click.option(
+    "--measure",
+    default="episode",
+    show_default=True,
+    type=click.Choice(["episode", "discounted", "step"]),
+    help="What a limit bounds: the sum over an episode, the discounted sum, or the average per step.",
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of all random numbers.")
+@click.option("--iterations", default=400, show_default=True, help="Policy iterations.")
+@click.option("--set", "others", multiple=True, metavar="KEY=VALUE", help="Any option of cmdpkit.train, by its name.")
+@click.option("--time-limit", type=float, metavar="SECONDS", help="Stop after this long; the run can be resumed.")
+@click.option("--out", type=click.Path(file_okay=False), help="Folder of the run.  [default: runs/ENV-METHOD-SEED]")
+@click.option(
+    "--resume/--no-resume",
+    default=None,
+    help="Insist that there is a run to continue, or none.  [default: continue one]",
+)
+@click.option("--tensorboard", is_flag=True, help="Also write TensorBoard's files to the folder.")
+@JSON
+@WITH_POLICY
+def train(env: str, method: str, seed: int, out: str | None, others: tuple[str, ...], **settings: Any) -> None:
+    """Train a neural policy on ENV, a registered Gymnasium environment with costs (module:name imports it first)."""
+    as_json, with_policy = settings.pop("as_json"), settings.pop("with_policy")
+    if with_policy and not as_json:
+        raise ValueError("--with-policy belongs to --json; the policy is saved in the folder of the run")
+    need("torch", "gymnasium", "safetensors")
+    import cmdpkit.envs  # noqa: F401 - registers the environments
+    from cmdpkit.report import training_report
+    from cmdpkit.run.result import TrainingFailed
+    from cmdpkit.run.status import Status
+    from cmdpkit.training import train as run
+
+    settings = {name: value for name, value in settings.items() if value is not None}
+    more = dict(setting(text) for text in others)
+    clash = [key for key in more if key in (*settings, "seed", "method", "out", "env", "progress", "callback")]
+    if clash:
+        raise ValueError(f"--set {clash[0]}=... : it has a flag of its own, see cmdpkit train --help")
+    settings |= more
+    folder = out or f"runs/{env.replace(':', '-').replace('/', '-')}-{method}-{seed}"
+    try:
+        result = run(env, method, seed=seed, out=folder, progress=sys.stderr.isatty(), **settings)
+    except TrainingFailed as error:
+        raise ValueError(str(error)) from error
+    except FileExistsError as error:
+        raise ValueError(f"{error} (--resume or --out)") from None
+    if as_json:
+        click.echo(json.dumps(result.to_dict(policy=with_policy), indent=2))
+    else:
+        show(training_report(result))
+    finished = result.status is Status.ITERATION_LIMIT
+    if not finished and not as_json:
+        click.echo(f"stopped early ({result.status.value}); the same command continues")
+    sys.exit(DONE if finished else LIMIT_REACHED)
+
+
+@click.command(short_help="Certify a trained policy on fresh episodes.")
+@click.argument("run", type=click.Path(file_okay=False))
+@click.option("--episodes", default=1_000, show_default=True, help="How many.")
+@click.option("--confidence", default=0.95, show_default=True, help="Of all intervals together.")
+@click.option("--seed", default=0, show_default=True, help="Of the episodes.")
+@JSON
+def evaluate(run: str, episodes: int, confidence: float, seed: int, as_json: bool) -> None:
+    """Certify the policy of RUN, a folder written by `cmdpkit train`, on fresh episodes.
+
+    Exit codes: 0 every limit is satisfied, 1 a limit is violated or undecided, 2 bad input.
+    """
+    need("gymnasium")
+    import cmdpkit.envs  # noqa: F401
+    from cmdpkit.learners.neural.policy import NeuralPolicy
+    from cmdpkit.report import episodes_report
+    from cmdpkit.training import certify_on_episodes
+
+    about = Path(run) / "run.json"
+    if not about.exists():
+        raise FileNotFoundError(f"{run} is not the folder of a run: it has no run.json")
+    try:
+        config = json.loads(about.read_text())
+        env, limits, measure = config["env"], config["limits"], config["measure"]
+        rest = {name: config["options"][name] for name in ("steps", "gamma") if name in config["options"]}
+    except (KeyError, ValueError, TypeError) as error:
+        raise ValueError(f"{about} is damaged: {error}") from error
+    if env.startswith("python: "):
+        raise ValueError(
+            f"{run} was trained on a Python function ({env.removeprefix('python: ')}), which only your program can "
+            "make: use cmdpkit.certify_on_episodes(env, policy, limits)"
+        )
+    policy = NeuralPolicy.load(Path(run) / "policy.npz")
+    proof = certify_on_episodes(env, policy, limits, measure, confidence, episodes, seed=seed, progress=True, **rest)
+    if as_json:
+        click.echo(json.dumps(proof.to_dict(), indent=2))
+    else:
+        show(episodes_report(proof, limits))
+    sys.exit(DONE if proof.satisfied else LIMIT_REACHED)

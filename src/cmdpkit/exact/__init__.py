@@ -1,0 +1,1 @@
+"""Exact solvers: the MDP oracle, columns priced by it, and the occupancy LP."""

@@ -1,0 +1,319 @@
+"""The exact finish: policies as columns of a small LP, priced by exact MDP solves.
+
+Occupancies of finitely many policies can be mixed, and the mixture is again a stationary policy. So the best mixture of
+the policies found so far is an LP with one column a policy and m + 1 rows (the master, master.py):
+
+    minimise Σ_j w_j V_0(π_j)  subject to  Σ_j w_j V_i(π_j) ≤ 0 (i = 1..m),  Σ_j w_j = 1,  w ≥ 0.
+
+Its dual prices λ ask an oracle, the unconstrained MDP min_π L(π, λ) (mdp.py), for a policy that would improve the
+mixture. The oracle also bounds the optimum from below: G(λ) ≤ V*. The two meet after finitely many steps, because
+there are finitely many deterministic policies. Most steps ask elsewhere: where G has its maximum as far as the last
+policy can see (local.py), which is Newton's method and needs few steps whatever m; the master's own prices are asked
+when that makes no progress.
+
+While the columns found so far cannot meet the limits, the same is done for the largest violation; its prices y become a
+Farkas proof when no policy meets the limits: y ≥ 0 and min_π Σ y_i V_i(π) > 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cmdpkit.checks import Array
+from cmdpkit.evaluation.system import PolicySystem
+from cmdpkit.exact.local import Blend, LocalDual, Outlook, Viewpoint, outlook
+from cmdpkit.exact.master import Mixture, best_mixture, least_violation
+from cmdpkit.exact.mdp import Minimum, Oracle, Stop, never
+from cmdpkit.model import CMDP
+from cmdpkit.policy import TabularPolicy
+
+PATIENCE = 2
+"""So many Newton steps in a row without progress end them."""
+
+IN_OUT = 0.5
+"""Where Newton's step fails, the oracle is asked between the best multipliers so far and the master's (measured)."""
+
+FIRST_CAP = 0.5
+"""Newton's first step keeps λ_i below this, in units of span(c_0)/span(c_i); later ones below twice the last λ."""
+
+FIRST_GAP = 0.01
+"""The first question is answered to this part of what the objective can vary."""
+
+ROUNDS = 60
+"""Policies that a Newton step tries at most: where that is not enough, the multipliers were bad ones. On a grid good
+ones take up to 40."""
+
+INEXACT = 0.02
+"""An oracle need not know its minimum better than to this part of the distance between the bounds."""
+
+DUAL_SHARE = 0.2
+"""The oracle is asked when the bound promises to gain this part of what is left; else another blend is better."""
+
+PRIMAL_STEPS = 3
+"""Blends at most before the oracle is asked all the same."""
+
+VISITS_ACCURACY = 1e-4
+"""State visits of a viewpoint, relative."""
+
+MARGIN = 0.1
+"""Blends keep this part of what the last prediction missed away from the limits, so that some of them meet all."""
+
+COLUMN_ACCURACY = 3e-3
+"""Values of a column are found to this part of `tol`."""
+
+FAR = 1e6
+"""A violation counts so many times its scaled size: meeting the limits at all is progress."""
+
+PROGRESS = 0.7
+"""A Newton step that leaves more than this part of the distance between the bounds is no progress."""
+
+
+@dataclass
+class ColumnSearch:
+    """Columns and bounds found so far; `steps()` improves them one oracle call at a time."""
+
+    cmdp: CMDP
+    tol: float = 0.0  # relative violation that is allowed where the limits touch what is possible
+    stop: Stop = never
+    columns: list[Any] = field(default_factory=list)  # (S,) choices, blends of them, or (S, A) probabilities
+    values: list[Array] = field(default_factory=list)  # V_0..V_m of each
+    multipliers: Array = field(init=False)  # the best found: largest G(λ)
+    bound: float = -np.inf  # G(multipliers)
+    mixture: Mixture | None = None  # best feasible mixture
+    upper: float = np.inf  # its V_0
+    farkas: Array | None = None  # proof of infeasibility
+    farkas_margin: float = 0.0
+    relaxation: Array = field(init=False)  # scaled; positive only where the limits are met no better than to rounding
+    oracle_calls: int = 0
+    stuck: bool = False  # no column improves the mixture any more, within rounding
+
+    def __post_init__(self) -> None:
+        cmdp = self.cmdp
+        self.multipliers = np.zeros(cmdp.num_constraints)
+        self.relaxation = np.zeros(cmdp.num_constraints)
+        # Rows of the master are scaled by what a policy can change in them at most.
+        magnitude = cmdp.cost_sizes / (1.0 - cmdp.gamma)
+        spans = cmdp.spans / (1.0 - cmdp.gamma)
+        scales = np.where(spans > 1e-12 * magnitude, spans, magnitude)
+        self.scales: Array = np.where(scales > 0.0, scales, 1.0)
+        self._units = self.scales[0] / self.scales[1:]  # of the multipliers
+        self._oracle = Oracle(cmdp, self.stop, accuracy=COLUMN_ACCURACY * self.tol * cmdp.fine_scales)
+        self._visits: Array | None = None
+        self._excess = np.inf  # by which the columns miss the limits at least, scaled
+
+    # -- columns ------------------------------------------------------------------------------------------------
+
+    def add(self, policy: Any, values: Array) -> bool:
+        """Take a policy as a column, unless it is there, or one with the same values."""
+        tolerance = 1e-13 * self.scales
+        if any((np.abs(values - other) <= tolerance).all() for other in self.values):
+            return False
+        if isinstance(policy, np.ndarray) and policy.ndim == 1:
+            policy = policy.astype(np.min_scalar_type(self.cmdp.actions))
+            if any(isinstance(c, np.ndarray) and np.array_equal(c, policy) for c in self.columns):
+                return False
+        self.columns.append(policy)
+        self.values.append(values)
+        return True
+
+    def _ask(self, weights: Array, **limits: Any) -> Minimum:
+        """The oracle: min_π w·V(π), warm-started from its last answer."""
+        self.oracle_calls += 1
+        if np.isfinite(self.bound):  # the gap is relative to the objective, and now its size is known
+            size = max(float(self.cmdp.fine_scales[0]), min(abs(self.upper), abs(self.bound)))
+            self._oracle.accuracy[0] = COLUMN_ACCURACY * self.tol * size
+        return self._oracle.minimise(weights, **limits)
+
+    def ask_bound(self, multipliers: Array, **limits: Any) -> bool:
+        """Query G(λ) within the limits of `Oracle.minimise`; keep bound and column. True when the column is new."""
+        answer = self._ask(np.concatenate([[1.0], multipliers]), **limits)
+        if answer.bound > self.bound:
+            self.bound, self.multipliers = answer.bound, multipliers
+        return self.add(answer.choice, answer.values)
+
+    # -- the search ---------------------------------------------------------------------------------------------
+
+    def steps(self, start: Array | None = None) -> Iterator[ColumnSearch]:
+        """Improve until nothing can be improved, yielding after every oracle call.
+
+        `stuck` says that the answer is as good as it gets; whoever still goes on is given relaxed limits.
+        """
+        first = FIRST_GAP * float(self.scales[0]) if self.cmdp.num_constraints else 0.0
+        self.ask_bound(self.multipliers if start is None else start, gap=first)
+        self._price()
+        self.stuck = not self.cmdp.num_constraints
+        yield self
+        while not self.stuck or self._relax():
+            yield from self._newton()
+            if self.mixture is None:
+                yield from self._seek_feasible()
+                # The master may miss by its own tolerance what the game has just shown; then there is no answer.
+                self.stuck = self.farkas is None and not self._price()
+                yield self
+                if self.farkas is not None:
+                    return
+            if not self.stuck and not self._settled():
+                yield from self._kelley()
+
+    def _newton(self) -> Iterator[ColumnSearch]:
+        """Ask where G is largest as far as one sees, for as long as that brings the bounds together."""
+        asked, idle, margin = self.multipliers, 0, 0.0
+        view = self._oracle_view()
+        self._oracle.system = None  # factors can be as large as the model: one policy's at a time
+        while not self.stuck and idle < PATIENCE:
+            before, known = self._distance(), len(self.columns)
+            for _ in range(PRIMAL_STEPS):
+                ahead = self._outlook(view, asked / self._units, margin)
+                view = self._evaluate(ahead.blend)
+                margin = MARGIN * float(np.abs(view.values / self.scales - ahead.predicted)[1:].max())
+                self._price()
+                # What the bound can still gain by asking, as far as one sees
+                gain = ahead.value * float(self.scales[0]) - self.bound
+                if self.mixture is None or gain > DUAL_SHARE * (self.upper - self.bound) or self.stop():
+                    break
+            asked = ahead.prices * self._units
+            left = min(self.upper - self.bound, gain)
+            self.ask_bound(asked, gap=INEXACT * max(left, 0.0), rounds=ROUNDS, hopeless=self.bound)
+            self._oracle.system = None
+            self._price()
+            self.stuck = self.mixture is not None and self._settled()
+            yield self
+            idle = idle + 1 if self._distance() > PROGRESS * before else 0
+            if self.stop() or len(self.columns) == known:
+                return
+
+    def _kelley(self) -> Iterator[ColumnSearch]:
+        """Ask between the best multipliers and the master's, and if that tells nothing new, at the master's own."""
+        assert self.mixture is not None
+        prices = self.mixture.prices
+        fresh = self.ask_bound(IN_OUT * self.multipliers + (1.0 - IN_OUT) * prices)
+        if not fresh:
+            yield self
+            fresh = self.ask_bound(prices)
+        if fresh:
+            self._price()
+        self.stuck = not fresh or self._settled()
+        if not fresh and self.upper - self.bound > 1e-9 * self.scales[0]:
+            # The bounds have not met: where all limits are slack, rounding may have hidden that λ = 0 is best.
+            self.ask_bound(np.zeros_like(prices))
+        yield self
+
+    def _settled(self) -> bool:
+        return bool(self.upper - self.bound <= 1e-13 * self.scales[0])
+
+    def _distance(self) -> float:
+        """How far the search has to go, scaled: between the bounds, or (farther) to a mixture within the limits."""
+        if self.mixture is not None:
+            return (self.upper - self.bound) / float(self.scales[0])
+        return FAR * self._excess
+
+    def _oracle_view(self) -> Viewpoint:
+        """The oracle's last policy as a place to look around from."""
+        oracle = self._oracle
+        assert oracle.state_values is not None
+        system = oracle.system or PolicySystem(self.cmdp, choice=oracle.choice, plan=oracle.plan)
+        return self._viewpoint(Blend([oracle.choice], np.ones(1)), system, oracle.state_values)
+
+    def _viewpoint(self, policy: Blend, system: PolicySystem, state_values: Array) -> Viewpoint:
+        self._visits = system.state_occupancy(self._visits, accuracy=VISITS_ACCURACY)
+        values = self.cmdp.initial @ state_values
+        values[1:] -= self.cmdp.offsets
+        return Viewpoint(policy, state_values, self._visits, values)
+
+    def _evaluate(self, blend: Blend) -> Viewpoint:
+        """Take a randomised policy as a column."""
+        cmdp = self.cmdp
+        pi = blend.probabilities(cmdp.actions)
+        costs = np.einsum("isa,sa->si", cmdp.costs.reshape(-1, *pi.shape), pi)
+        system = PolicySystem(cmdp, pi, plan=self._oracle.plan)
+        view = self._viewpoint(
+            blend, system, system.state_values(costs, self._oracle.state_values, self._oracle.accuracy)
+        )
+        self.add(blend, view.values)
+        return view
+
+    def _outlook(self, view: Viewpoint, start: Array, margin: float) -> Outlook:
+        local = LocalDual(self.cmdp, view, self.scales)
+        cuts = np.array(self.values) / self.scales
+        cap = max(FIRST_CAP, 2.0 * float(start.max()))
+        bound, upper = self.bound / self.scales[0], self.upper / self.scales[0]
+        return outlook(local, cuts, start, bound, upper, cap, margin)
+
+    def _relax(self) -> bool:
+        """Limits that are met only up to rounding may hide the answer: allow half of `tol` in each, once."""
+        if self.tol == 0.0 or self.relaxation.any() or not self.cmdp.num_constraints:
+            return False
+        self.relaxation = 0.5 * self.tol * self.cmdp.fine_scales[1:] / self.scales[1:]
+        self.stuck = not self._price()
+        return not self.stuck
+
+    def _price(self) -> bool:
+        """Solve the master; False when the columns found so far cannot meet the limits."""
+        table = np.array(self.values).T / self.scales[:, None]
+        mixture = best_mixture(table[0], table[1:], self.relaxation)
+        self._excess = mixture.excess
+        if mixture.excess > 1e-12:
+            return False
+        self.mixture = mixture._replace(prices=mixture.prices * self._units)
+        self.upper = float(np.array(self.values)[:, 0] @ mixture.weights)
+        return True
+
+    def _seek_feasible(self) -> Iterator[ColumnSearch]:
+        """Minimise the largest scaled violation until the limits are met, or proved impossible to meet."""
+        while True:
+            worst, game = least_violation(self._scaled_rows())
+            if worst <= 0.0:
+                return
+            y = game.prices / self.scales[1:]
+            answer = self._ask(np.concatenate([[0.0], y]))
+            fresh = self.add(answer.choice, answer.values)
+            if answer.bound > 0.0:
+                self.farkas, self.farkas_margin = y / y.sum(), answer.bound / y.sum()
+                return
+            if not fresh or float(y @ answer.values[1:]) >= worst - 1e-13:
+                self._settle(worst)
+                return
+            yield self
+
+    def _settle(self, worst: float) -> None:
+        """Neither met nor refuted together: a single limit may be refuted, else they touch what is possible."""
+        for i, single in enumerate(np.eye(self.cmdp.num_constraints)):
+            answer = self._ask(np.append(0.0, single))
+            self.add(answer.choice, answer.values)
+            if answer.bound > 0.0:
+                self.farkas, self.farkas_margin = np.eye(len(single))[i], answer.bound
+                return
+        self.relaxation = np.full(self.cmdp.num_constraints, worst)
+
+    def _scaled_rows(self) -> Array:
+        return np.array(self.values).T[1:] / self.scales[1:, None]
+
+    # -- the answer ---------------------------------------------------------------------------------------------
+
+    def policy(self) -> TabularPolicy:
+        """The stationary policy of the best mixture: π(a|s) = d(s, a) / Σ_a d(s, a), with d the mixed occupancy.
+
+        While no mixture meets the limits, the mixture that misses them least; before any column, the uniform policy.
+        """
+        states, actions = self.cmdp.states, self.cmdp.actions
+        if not self.columns:
+            return TabularPolicy.uniform(states, actions)
+        weights = (self.mixture or least_violation(self._scaled_rows())[1]).weights
+        choice = self._oracle.choice
+        fallback = np.full((states, actions), 1.0 / actions) if choice is None else np.eye(actions)[choice]
+        occupancy = np.zeros((states, actions))
+        for j in np.flatnonzero(weights > 0.0):
+            pi = self._probabilities(self.columns[j])
+            system = PolicySystem(self.cmdp, pi, plan=self._oracle.plan)
+            visits = system.state_occupancy(accuracy=COLUMN_ACCURACY * self.tol)
+            occupancy += weights[j] * visits[:, None] * pi
+        return TabularPolicy.from_occupancy(occupancy, fallback)
+
+    def _probabilities(self, column: Any) -> Array:
+        if isinstance(column, Blend):
+            return column.probabilities(self.cmdp.actions)
+        return np.asarray(np.eye(self.cmdp.actions)[column] if column.ndim == 1 else column)

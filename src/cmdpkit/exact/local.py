@@ -1,0 +1,133 @@
+"""The dual function as one policy sees it: curvature for the price of a look one step ahead.
+
+G(λ) = min_π L(π, λ) is concave and made of pieces, one a policy: on a large model it is nearly smooth, and cuts alone
+approach its maximum slowly. But a policy π tells more than its own cut. With its advantages A_i and its state visits
+x, every policy π′ near it has
+
+    V_i(π′) ≈ V_i(π) + Σ_s x(s) Σ_a π′(a|s) A_i(s, a),
+
+and the best of them at any price costs one greedy pass over the table of advantages instead of an MDP solve. The
+maximum over the prices, bounded by the cuts that are known, is where the oracle is asked next: Newton's method for G.
+The mixture of greedy policies that supports the maximum, action by action, is a randomised policy close to the
+constrained optimum. Its values miss the prediction by second order only: a good column, and the next viewpoint.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cmdpkit.checks import Array
+from cmdpkit.evaluation.backup import advantages, greedy, is_compiled
+from cmdpkit.exact.master import LEVEL, best_mixture, level_point
+from cmdpkit.model import CMDP
+
+PASSES = 100
+"""Greedy passes at most; a dozen are usual."""
+
+ROUGH = 1e-5
+"""While no mixture meets the limits, the local problem is solved no better than to this (scaled)."""
+
+ACCURACY = 0.05
+"""The local problem is solved to this part of what is left between the bounds (measured)."""
+
+
+class Blend(NamedTuple):
+    """A randomised policy that takes action choices[j][s] in state s with probability weights[j]."""
+
+    choices: list[Any]  # of (S,) actions
+    weights: Array
+
+    def probabilities(self, actions: int) -> Array:
+        """π(a|s) as (S, A)."""
+        table = np.zeros((self.choices[0].size, actions))
+        states = np.arange(len(table))
+        for choice, weight in zip(self.choices, self.weights, strict=True):
+            table[states, choice] += weight
+        return table
+
+
+class Viewpoint(NamedTuple):
+    """A policy that has been evaluated, to look around from."""
+
+    policy: Blend
+    state_values: Array  # (S, m + 1)
+    visits: Array  # (S,)
+    values: Array  # (m + 1,) V_0..V_m from the start
+
+
+class Outlook(NamedTuple):
+    """Where the dual function has its maximum as far as one sees, and the policy there."""
+
+    prices: Array  # scaled like the columns
+    value: float  # of the dual function there, scaled
+    blend: Blend
+    predicted: Array  # scaled V_0..V_m of the blend
+
+
+class LocalDual:
+    """V_0..V_m of policies near a viewpoint, in units of `scales`, and the best mixture of those that were seen."""
+
+    def __init__(self, cmdp: CMDP, view: Viewpoint, scales: Array) -> None:
+        self.cmdp, self.view, self.scales = cmdp, view, scales
+        self.table = advantages(cmdp, view.state_values)
+        self.seen: list[Any] = []  # choices of the greedy policies
+        self.values = [view.values / scales]  # of the viewpoint itself and of each greedy policy
+
+    def look(self, prices: Array) -> Array:
+        """The greedy policy at these prices, as far as one sees from here: its predicted V_0..V_m."""
+        weights = np.append(1.0, prices * self.scales[0] / self.scales[1:])
+        choice, change = greedy(self.table, weights, self.view.visits, is_compiled(self.cmdp.transitions))
+        self.seen.append(choice.astype(np.min_scalar_type(self.cmdp.actions), copy=False))
+        self.values.append((self.view.values + change) / self.scales)
+        return self.values[-1]
+
+    def blend(self, limits: Array, cap: float, accuracy: float) -> tuple[Blend, Array]:
+        """The best policy near the viewpoint for these limits, a mixture of greedy ones, and its predicted V_0..V_m."""
+        basis = None
+        for _ in range(PASSES):
+            values = np.array(self.values)
+            mixture = best_mixture(values[:, 0], values[:, 1:].T, limits, cap, basis)
+            weights, prices, basis = mixture.weights, np.minimum(mixture.prices, cap), mixture.basis
+            at_prices = self.look(prices)
+            if mixture.value - (at_prices[0] + prices @ (at_prices[1:] - limits)) <= accuracy:
+                break
+        base, used = self.view.policy, np.flatnonzero(weights[1:] > 1e-12)
+        choices = [*base.choices, *(self.seen[j] for j in used)]
+        shares = np.append(weights[0] * base.weights, weights[1:][used])
+        kept = np.flatnonzero(shares > 1e-12)
+        return Blend([choices[j] for j in kept], shares[kept] / shares[kept].sum()), weights @ values
+
+
+def outlook(
+    local: LocalDual, cuts: Array, start: Array, bound: float, upper: float, cap: float, margin: float
+) -> Outlook:
+    """Maximise min(local dual, known cuts) over prices in [0, cap] by a level method.
+
+    Args:
+        local: the local dual. All other numbers are scaled like its values.
+        cuts: (n, m + 1) values V_0..V_m of known policies.
+        start: prices to start from.
+        bound, upper: bounds on the optimum; the distance says how exact the answer must be.
+        cap: largest price.
+        margin: distance that the blend keeps from the limits, because the prediction will miss.
+    """
+    best, center, prices = -np.inf, start, start
+    nothing, basis = np.zeros(len(start)), None
+    closing = False  # the level method has ended, and its last question is the model's own maximum
+    for _ in range(PASSES):
+        cuts = np.vstack([cuts, local.look(prices)])
+        value = float((cuts[:, 0] + cuts[:, 1:] @ prices).min())
+        if value > best:
+            best, center = value, prices
+        if closing:
+            break
+        model = best_mixture(cuts[:, 0], cuts[:, 1:].T, nothing, cap, basis)
+        basis = model.basis
+        left = upper - bound if np.isfinite(upper) else max(abs(model.value - bound), ROUGH)
+        closing = model.value - best <= max(ACCURACY * left, 1e-13)
+        level = best + LEVEL * (model.value - best)
+        between = None if closing else level_point(center, cuts[:, 0], cuts[:, 1:].T, level, cap)
+        prices = np.minimum(model.prices, cap) if between is None else between
+    return Outlook(center, best, *local.blend(nothing - margin, cap, max(ACCURACY * left, 1e-13)))

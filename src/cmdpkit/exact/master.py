@@ -1,0 +1,144 @@
+"""The small linear programs of the exact finish: a few columns in m + 1 rows, solved thousands of times.
+
+    minimise Σ_j w_j c_j + cap · Σ_i t_i  subject to  Σ_j w_j v_ij − t_i ≤ r_i,  Σ_j w_j = 1,  w, t ≥ 0.
+
+The excess t makes every basis that starts from one column feasible, and its price `cap` bounds the prices of the rows.
+A dense simplex method on (m + 1) × (m + 1) bases takes some 0.1 ms where a general solver takes 1.5; what it finds is
+checked, and HiGHS is asked where the check fails.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cmdpkit.checks import Array
+from cmdpkit.exact.least_squares import nonnegative_least_squares
+
+OPTIMAL = 1e-12
+"""Reduced costs above minus this are rounding: rows and costs are scaled to about 1."""
+
+CAP = 1e9
+"""The price of excess in the master: larger prices of the limits are not told apart from infinity."""
+
+LEVEL = 0.5
+"""The next question lies where the model promises this part of the improvement it promises at most (measured)."""
+
+
+class Mixture(NamedTuple):
+    """Weights on the columns, and the prices of the rows that support them."""
+
+    weights: Array
+    prices: Array
+    value: float  # of the linear program
+    excess: float  # Σ t
+    basis: Any = None  # to start from when columns have been added at the end
+
+
+def best_mixture(costs: Array, rows: Array, relaxation: Array, cap: float = CAP, basis: Any = None) -> Mixture:
+    """The cheapest mixture of the columns (costs (n,), rows (m, n)) within the relaxed limits, or least outside."""
+    m, n = rows.shape
+    if m == 0:
+        j = int(costs.argmin())
+        return Mixture(np.eye(n)[j], np.zeros(0), float(costs[j]), 0.0)
+    # Variables: slacks s, excess t and weights w, with  s − t + rows·w = relaxation  and  Σ w = 1
+    matrix = np.zeros((m + 1, 2 * m + n))
+    matrix[:m, :m], matrix[:m, m : 2 * m], matrix[:m, 2 * m :], matrix[m, 2 * m :] = np.eye(m), -np.eye(m), rows, 1.0
+    cost = np.concatenate([np.zeros(m), np.full(m, cap), costs])
+    right = np.append(relaxation, 1.0)
+    if basis is None:
+        j = int((costs + cap * np.maximum(rows - relaxation[:, None], 0.0).sum(axis=0)).argmin())
+        basis = np.append(np.where(rows[:, j] <= relaxation, 0, m) + np.arange(m), 2 * m + j)
+    x, y, basis = _simplex(cost, matrix, right, basis) or _highs(cost, matrix, right)
+    weights = np.maximum(x[2 * m :], 0.0)
+    weights /= weights.sum()
+    excess = float(np.maximum(rows @ weights - relaxation, 0.0).sum())
+    return Mixture(weights, np.maximum(-y[:m], 0.0), float(cost @ x), excess, basis)
+
+
+def _simplex(cost: Array, matrix: Array, right: Array, basis: Any) -> tuple[Array, Array, Any] | None:
+    """min cost·x, matrix·x = right, x ≥ 0 from a feasible basis: x, the dual, the basis; None if rounding spoils it."""
+    m, n = matrix.shape
+    basis = np.array(basis)
+    degenerate = 0
+    for _ in range(50 + 10 * m):  # HiGHS copes with what is more degenerate than that
+        try:
+            inverse = np.linalg.inv(matrix[:, basis])
+        except np.linalg.LinAlgError:
+            return None
+        x_basis = inverse @ right
+        y = cost[basis] @ inverse
+        reduced = cost - y @ matrix
+        reduced[basis] = 0.0
+        worth = reduced < -OPTIMAL * (1.0 + np.abs(y).max())
+        if not worth.any():
+            x = np.zeros(n)
+            x[basis] = x_basis
+            return (x, y, basis) if x_basis.min() >= -1e-9 and np.abs(matrix @ x - right).max() <= 1e-9 else None
+        # Bland's rule after many steps without progress, or they might go round in circles
+        enter = int(worth.argmax()) if degenerate > 2 * m else int(reduced.argmin())
+        direction = inverse @ matrix[:, enter]
+        usable = np.flatnonzero(direction > 1e-11)
+        if not usable.size:
+            return None
+        ratios = np.maximum(x_basis[usable], 0.0) / direction[usable]
+        ties = usable[ratios <= ratios.min() + 1e-14]
+        leave = int(ties[basis[ties].argmin()] if degenerate > 2 * m else ties[direction[ties].argmax()])
+        degenerate = degenerate + 1 if ratios.min() <= 1e-14 else 0
+        basis[leave] = enter
+    return None
+
+
+def _highs(cost: Array, matrix: Array, right: Array) -> tuple[Array, Array, None]:
+    from scipy.optimize import linprog
+
+    tolerances = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+    answer = linprog(cost, A_eq=matrix, b_eq=right, bounds=(0.0, None), method="highs-ds", options=tolerances)
+    if answer.status != 0:
+        raise ArithmeticError(f"HiGHS did not solve a master problem: {answer.message}")
+    return answer.x, answer.eqlin.marginals, None
+
+
+def least_violation(rows: Array) -> tuple[float, Mixture]:
+    """The matrix game min_w max_i Σ_j w_j rows_ij: its value, the weights w, and as prices the mix y of the rows."""
+    from scipy.optimize import linprog
+
+    m, n = rows.shape
+    # minimise t subject to rows·w − t ≤ 0; t is the last variable, and free
+    answer = linprog(
+        np.append(np.zeros(n), 1.0),
+        A_ub=np.hstack([rows, -np.ones((m, 1))]),
+        b_ub=np.zeros(m),
+        A_eq=np.append(np.ones(n), 0.0)[None, :],
+        b_eq=[1.0],
+        bounds=[(0.0, None)] * n + [(None, None)],
+        method="highs-ds",
+        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
+    )
+    y = np.maximum(-answer.ineqlin.marginals, 0.0) if answer.status == 0 else np.zeros(m)
+    if y.sum() == 0.0:  # a game always has a value; only the LP solver can fail
+        j = int(rows.max(axis=0).argmin())
+        weights, y = np.eye(n)[j], np.eye(m)[rows[:, j].argmax()]
+    else:
+        weights = np.maximum(answer.x[:n], 0.0)
+        weights /= weights.sum()
+    worst = float((rows @ weights).max())
+    return worst, Mixture(weights, y / y.sum(), worst, max(worst, 0.0))
+
+
+def level_point(center: Array, costs: Array, rows: Array, level: float, cap: float) -> Array | None:
+    """The point y in [0, cap] nearest to `center` at which every cut c_j + y·v_j is at least `level`; None if none is.
+
+    A least-distance problem, solved as non-negative least squares (Lawson and Hanson 1974, chapter 23).
+    """
+    m = len(center)
+    cuts = np.vstack([rows.T, np.eye(m), -np.eye(m)])
+    need = np.concatenate([level - costs - center @ rows, -center, center - cap])
+    if need.max() <= 0.0:
+        return center
+    system, target = np.vstack([cuts.T, need]), np.append(np.zeros(m), 1.0)
+    residual = system @ nonnegative_least_squares(system, target) - target
+    if -residual[-1] < 1e-12:
+        return None
+    return np.asarray(np.clip(center - residual[:-1] / residual[-1], 0.0, cap))

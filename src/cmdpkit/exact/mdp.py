@@ -1,0 +1,134 @@
+"""Unconstrained MDPs: the oracle of every dual bound, solved by policy iteration with rigorous error bounds.
+
+For weights w ≥ 0 the Lagrangian  L_w(π) = w_0 V_0(π) + Σ w_i V_i(π)  is the value of an ordinary MDP. Its minimum
+bounds the constrained problem from below (w = (1, λ)), or proves that there is no feasible policy (w = (0, y)).
+
+An `Oracle` answers for one w after another. It keeps the values V_0..V_m of its last policy in every state, so that
+the next question starts from that policy's exact Lagrangian at the new weights. Values are only as exact as the step
+needs: a bound (MacQueen) holds for any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cmdpkit.checks import Array
+from cmdpkit.evaluation.backup import bellman
+from cmdpkit.evaluation.bounds import bound_from_backup
+from cmdpkit.evaluation.system import Plan, PolicySystem, rounding_floor
+from cmdpkit.model import CMDP
+
+MAX_ROUNDS = 1_000
+"""Policy iteration ends long before this; the bound is valid wherever it stops."""
+
+LOOSE = 0.05
+"""While policies still change, values are found to this part of what is known to be left."""
+
+
+Stop = Callable[[], bool]
+"""Asked after every evaluation whether to give up."""
+
+
+def never() -> bool:
+    return False
+
+
+class Minimum(NamedTuple):
+    """An (almost) minimal deterministic policy of L_w, and how small L_w can be at most and at least."""
+
+    choice: Any  # (S,) action taken in each state
+    values: Array  # (m + 1,) V_0..V_m of that policy, in the convention
+    bound: float  # min over all policies of L_w is at least this, rounding included
+    evaluations: int
+
+
+def minimise(cmdp: CMDP, weights: Array, start: Any = None, stop: Stop = never) -> Minimum:
+    """Minimise w_0 V_0 + Σ w_i V_i by policy iteration, starting from the choice `start`."""
+    return Oracle(cmdp, stop, start).minimise(weights)
+
+
+class Oracle:
+    """Minimises w·V for one w after another, each from where the last one ended.
+
+    Args:
+        cmdp: the model.
+        stop: asked after every evaluation whether to give up; the bound is valid at any time.
+        choice: the first policy, by default a far-sighted one for the first costs.
+        accuracy: (m + 1,) error that is allowed in V_0..V_m of an answer; 0 is as exact as rounding allows.
+    """
+
+    def __init__(self, cmdp: CMDP, stop: Stop = never, choice: Any = None, accuracy: Array | float = 0.0) -> None:
+        self.cmdp = cmdp
+        self.stop = stop
+        self.choice = choice
+        self.accuracy = np.zeros(cmdp.num_constraints + 1) + accuracy
+        self.plan = Plan()
+        self.system: PolicySystem | None = None  # of the last policy
+        self.state_values: Array | None = None  # (S, m + 1) V_0..V_m of the last policy
+
+    def minimise(
+        self, weights: Array, gap: float = 0.0, rounds: int = MAX_ROUNDS, hopeless: float = -np.inf
+    ) -> Minimum:
+        """Howard's policy iteration on L_w, until L_w(π) is within `gap` of the bound or no policy is better.
+
+        It may end earlier, after `rounds` policies or when L_w(π) falls below `hopeless`: the minimum is less still.
+        """
+        cmdp = self.cmdp
+        cost = weights @ cmdp.costs
+        if self.choice is None:
+            self.choice = self._far_sighted(cost)
+        limits = float(weights[1:] @ cmdp.offsets)
+        bound, evaluations, least = -np.inf, 0, np.inf
+        loose = np.inf if self.state_values is None else 0.0  # error that the values may still have
+        if self.state_values is None:
+            evaluations, loose = 1, self._evaluate(weights, LOOSE * float(np.abs(cost).max()) / (1.0 - cmdp.gamma))
+        while True:
+            assert self.state_values is not None
+            value = self.state_values @ weights
+            # Keep the action where the gain is rounding: ties must not make the iteration wander.
+            noise = 1e-14 * (float(np.abs(value).max()) + float(np.abs(cost).max()))
+            backup = bellman(cmdp, cost, value, self.choice, noise)
+            bound = max(bound, bound_from_backup(cmdp, weights, value, backup))
+            now = float(cmdp.initial @ value) - limits
+            left, total = now - bound, float(value.sum())
+            enough = left <= gap or now < hopeless or evaluations >= rounds
+            settled = not backup.moved or enough or (loose == 0.0 and total >= least)
+            if self.stop() or evaluations > 2 * rounds or (settled and loose == 0.0):
+                break
+            if settled:  # the policy stays: now find its values as exactly as is asked
+                loose = self._evaluate(weights, 0.0)
+            else:
+                least = min(least, total) if loose == 0.0 else np.inf
+                self.choice = backup.choice
+                loose = self._evaluate(weights, LOOSE * left)
+            evaluations += 1
+        values = cmdp.initial @ self.state_values
+        values[1:] -= cmdp.offsets
+        return Minimum(self.choice, values, bound, evaluations)
+
+    def _far_sighted(self, cost: Array) -> Any:
+        """The greedy choice for the values of the uniform policy, which goes everywhere and so sees far.
+
+        A policy that is greedy for the costs at hand may never come near what is worth having, and policy iteration
+        then finds it one state after the other: a hundred policies for a grid of 100 x 100, against one from here.
+        """
+        cmdp = self.cmdp
+        uniform = np.full((cmdp.states, cmdp.actions), 1.0 / cmdp.actions)
+        value = PolicySystem(cmdp, uniform, plan=self.plan).solve(cost.reshape(uniform.shape).mean(axis=1))
+        return bellman(cmdp, cost, value, np.zeros(cmdp.states, dtype=np.int32)).choice
+
+    def _evaluate(self, weights: Array, error: float) -> float:
+        """V_0..V_m of the current policy, with an error of w·V of at most `error`. Returns that, 0 if fully exact."""
+        cmdp = self.cmdp
+        rows = np.arange(cmdp.states) * cmdp.actions + self.choice
+        self.system = PolicySystem(cmdp, choice=self.choice, plan=self.plan)
+        wanted = np.maximum(self.accuracy, rounding_floor(cmdp))
+        most = 1e-3 * cmdp.cost_sizes / (1.0 - cmdp.gamma)
+        share = error / weights.size / np.maximum(weights, 1e-30 + error * 1e-30)
+        accuracy = np.maximum(wanted, np.minimum(share, most))
+        policy_cost = np.ascontiguousarray(cmdp.costs[:, rows].T)
+        self.state_values = self.system.state_values(policy_cost, self.state_values, accuracy)
+        return 0.0 if self.plan.is_direct or (accuracy <= wanted).all() else error

@@ -1,0 +1,105 @@
+"""Multilayer perceptrons as pure functions of one flat parameter vector.
+
+    h_0 = x,    z_l = h_{l−1} W_lᵀ + b_l,    h_l = max(z_l, 0),    y = z_L
+
+A flat vector makes the trust region's algebra plain: a step is θ + s, and nothing is copied in and out of modules. The
+two derivatives are written out, which is twice as fast as differentiating twice: `forward_derivative` gives J v and
+`gradient` gives Jᵀ u, where J = ∂y/∂θ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Network:
+    """A perceptron with ReLU layers.
+
+    Args:
+        sizes: width of the input, of each hidden layer and of the output.
+        free: further outputs that are parameters themselves, the same for every input (a Gaussian's log σ).
+
+    Example:
+        >>> network = Network([2, 8, 3])
+        >>> theta = network.initial(np.random.default_rng(0))
+        >>> network(theta, torch.zeros(5, 2)).shape
+        torch.Size([5, 3])
+    """
+
+    def __init__(self, sizes: Sequence[int], free: int = 0) -> None:
+        self.sizes, self.free = list(sizes), free
+        self.parameters = sum(b * a + b for a, b in pairwise(self.sizes)) + free
+
+    def initial(self, rng: np.random.Generator, last: float = 1.0) -> Tensor:
+        """Uniform in ±1/√fan-in, the last layer times `last`; free outputs are 0."""
+        parts = []
+        for layer, (a, b) in enumerate(pairwise(self.sizes), start=2):
+            scale = (last if layer == len(self.sizes) else 1.0) / math.sqrt(a)
+            parts.append(rng.uniform(-scale, scale, b * a + b))
+        return torch.from_numpy(np.concatenate([*parts, np.zeros(self.free)]).astype(np.float32))
+
+    def layers(self, theta: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """(W_l, b_l) as views of θ."""
+        views, start = [], 0
+        for a, b in pairwise(self.sizes):
+            views.append((theta[start : start + b * a].view(b, a), theta[start + b * a : start + b * a + b]))
+            start += b * a + b
+        return views
+
+    def activations(self, theta: Tensor, x: Tensor) -> list[Tensor]:
+        """h_0, ..., h_{L−1} and y."""
+        hidden = [x]
+        layers = self.layers(theta)
+        for layer, (weight, bias) in enumerate(layers, start=1):
+            z = torch.mm(hidden[-1], weight.T).add_(bias)
+            hidden.append(z.relu_() if layer < len(layers) else z)
+        if self.free:
+            hidden[-1] = torch.cat([hidden[-1], theta[-self.free :].expand(len(x), self.free)], dim=1)
+        return hidden
+
+    def __call__(self, theta: Tensor, x: Tensor) -> Tensor:
+        return self.activations(theta, x)[-1]
+
+    def forward_derivative(self, theta: Tensor, hidden: list[Tensor], v: Tensor) -> Tensor:
+        """J v: how the outputs move when θ moves along v."""
+        moved: Tensor | None = None  # ḣ_{l−1}
+        layers = zip(self.layers(theta), self.layers(v), hidden[:-1], hidden[1:], strict=True)
+        for layer, ((weight, _), (v_weight, v_bias), before, after) in enumerate(layers, start=1):
+            # ż_l = h_{l−1} Ẇ_lᵀ + ḃ_l + ḣ_{l−1} W_lᵀ
+            z = torch.mm(before, v_weight.T).add_(v_bias)
+            if moved is not None:
+                z.addmm_(moved, weight.T)
+            # ḣ_l = ż_l where h_l > 0
+            moved = _where_active(z, after) if layer < len(self.sizes) - 1 else z
+        assert moved is not None
+        if self.free:
+            moved = torch.cat([moved, v[-self.free :].expand(len(moved), self.free)], dim=1)
+        return moved
+
+    def gradient(self, theta: Tensor, hidden: list[Tensor], u: Tensor) -> Tensor:
+        """Jᵀ u: the gradient of Σ u · y in θ."""
+        total = torch.empty_like(theta)
+        if self.free:
+            total[-self.free :] = u[:, -self.free :].sum(dim=0)
+            u = u[:, : -self.free]
+        layers = list(zip(self.layers(theta), self.layers(total), hidden[:-1], strict=True))
+        for layer in reversed(range(len(layers))):
+            (weight, _), (g_weight, g_bias), before = layers[layer]
+            # ∂W_l = δ_lᵀ h_{l−1},   ∂b_l = Σ δ_l,   δ_{l−1} = δ_l W_l where h_{l−1} > 0
+            torch.mm(u.T, before, out=g_weight)
+            torch.sum(u, dim=0, out=g_bias)
+            if layer:
+                u = _where_active(torch.mm(u, weight), before)
+        return total
+
+
+def _where_active(x: Tensor, activation: Tensor) -> Tensor:
+    """x where the ReLU let something pass, else 0; five times faster than multiplying with a mask."""
+    passed: Tensor = torch.ops.aten.threshold_backward(x, activation, 0.0)
+    return passed

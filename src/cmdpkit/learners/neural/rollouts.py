@@ -1,0 +1,126 @@
+"""Rollouts of a policy in many environments at once, and what they tell: values and advantages.
+
+Quantity 0 is the negative reward and quantities 1..m are the costs, so that all are minimised. A rollout is `steps`
+steps of every environment from a reset on; an episode that ends begins anew in the same step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cmdpkit.checks import Array
+from cmdpkit.envs.costs import read_costs
+from cmdpkit.learners.neural.policy import Floats, NeuralPolicy
+
+Truths = NDArray[np.bool_]
+
+MEASURES = ("episode", "discounted", "step")
+"""What a limit bounds: the expected sum over an episode, the expected discounted sum, or the average per step."""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """`steps` (T) steps of `num_envs` (n) environments."""
+
+    seen: Floats  # (T, n, width): observations as they came
+    inputs: Floats  # (T, n, width): observations as the network took them
+    actions: Any  # (T, n) or (T, n, dimensions), as the learner sees them
+    quantities: Array  # (T, n, m + 1)
+    ended: Truths  # (T, n): the episode ended with this step
+    terminated: Truths  # (T, n): by itself, so that nothing follows; else it was cut off
+    following: Floats  # (k, width): what the policy would have seen next, wherever a trajectory was cut off
+    cut: Truths  # (T, n): where that is; the last step of the rollout cuts everything that has not ended
+
+    def samples(self, measure: str, gamma: float) -> Array:
+        """(n, m + 1): one independent sample of each quantity's measure from every environment.
+
+        An environment's first episode counts, cut after T steps: later ones are shorter the later they begin, and
+        would bias the mean.
+        """
+        if measure == "step":
+            return np.asarray(self.quantities.mean(axis=0))
+        # Σ_t w_t c_t with w_t = γᵗ or 1 as long as no episode has ended before t
+        weight = np.asarray(np.cumsum(self.ended, axis=0) - self.ended == 0, dtype=np.float64)
+        if measure == "discounted":
+            weight *= gamma ** np.arange(len(weight))[:, None]
+        return np.asarray(np.einsum("tn,tnq->nq", weight, self.quantities))
+
+    def advantages(self, values: Array, beyond: Array, gamma: float, smoothing: float) -> Array:
+        """Generalised advantages (T, n, m + 1); `smoothing` 1 makes them Monte-Carlo return minus value.
+
+        Args:
+            values: (T, n, m + 1), V at `inputs`.
+            beyond: (k, m + 1), V at `following`.
+            gamma: the discount factor.
+            smoothing: λ of the generalised advantage (Schulman et al. 2016).
+        """
+        # V(s_{t+1}): 0 after a terminal step, the value beyond where a trajectory was cut off
+        ahead = np.concatenate([values[1:], np.zeros_like(values[:1])])
+        ahead[self.ended] = 0.0
+        ahead[self.cut] = beyond
+        # δ_t = c_t + γ V(s_{t+1}) − V(s_t)
+        surprise = self.quantities + gamma * ahead - values
+        # A_t = δ_t + γλ A_{t+1}
+        return discounted(surprise, self.ended, gamma * smoothing)
+
+
+def discounted(x: Array, ended: Truths, gamma: float) -> Array:
+    """y_t = x_t + γ y_{t+1} along the first axis, beginning anew where an episode ended."""
+    total = np.array(x)
+    keep = gamma * (1.0 - ended).reshape(*ended.shape, *[1] * (x.ndim - ended.ndim))
+    for t in range(len(x) - 2, -1, -1):
+        total[t] += keep[t] * total[t + 1]
+    return total
+
+
+def collect(envs: Any, policy: NeuralPolicy, steps: int, costs: int, rng: np.random.Generator) -> Rollout:
+    """Roll the policy out. All randomness comes from `rng`, which also seeds the environments.
+
+    Args:
+        envs: a vector environment with same-step resets.
+        policy: acts.
+        steps: of every environment.
+        costs: how many there must be.
+        rng: a generator; the same one gives the same rollout, whatever happened before.
+    """
+    n, draw, for_env = envs.num_envs, policy.actions.draw, policy.actions.for_env
+    observations, _ = envs.reset(seed=[int(s) for s in rng.integers(2**31, size=n)])
+    if observations[0].size != policy.width:
+        raise ValueError(f"observations have {observations[0].size} numbers, but the policy takes {policy.width}")
+    noise = policy.actions.noise(rng, (steps, n))
+    seen = np.empty((steps, n, observations[0].size), dtype=np.float32)
+    actions = np.empty((steps, n), np.int64) if policy.actions.discrete else np.empty(noise.shape, np.float32)
+    quantities = np.empty((steps, n, costs + 1))
+    ended, terminated, cut = np.zeros((3, steps, n), dtype=np.bool_)
+    tails = []
+    for t in range(steps):
+        seen[t] = observations.reshape(n, -1)
+        actions[t] = draw(policy.outputs(policy.inputs(seen[t])), noise[t])
+        try:
+            observations, rewards, terminated[t], truncated, infos = envs.step(for_env(actions[t]))
+        except Exception as error:
+            raise RuntimeError(
+                f"the environment failed in step {t} of a rollout: {type(error).__name__}: {error}"
+            ) from error
+        quantities[t, :, 0] = -rewards
+        quantities[t, :, 1:] = read_costs(infos, n, costs)
+        ended[t] = terminated[t] | truncated
+        if t == steps - 1 or truncated.any():
+            cut[t] = (truncated | (t == steps - 1)) & ~terminated[t]
+            tails += [infos["final_obs"][i] if truncated[i] else observations[i] for i in np.flatnonzero(cut[t])]
+    following = np.array(tails, dtype=np.float32).reshape(-1, seen.shape[2])
+    _refuse_nonsense(seen, quantities, following)
+    return Rollout(seen, policy.inputs(seen), actions, quantities, ended, terminated, policy.inputs(following), cut)
+
+
+def _refuse_nonsense(seen: Floats, quantities: Array, following: Floats) -> None:
+    for what, values in (("observed", seen), ("rewarded or charged", quantities)):
+        if not np.isfinite(values).all():
+            t, i, _ = np.argwhere(~np.isfinite(values))[0]
+            raise ValueError(f"in step {t} of a rollout environment {i} {what} {values[t, i]}; it must be finite")
+    if not np.isfinite(following).all():
+        raise ValueError("the last observation of an episode is not finite")

@@ -1,0 +1,108 @@
+"""The natural-gradient step within a trust region (Schulman et al. 2015).
+
+    maximise gᵀs subject to ½ sᵀFs ≤ δ:     s = √(2δ / xᵀFx) x,    x = F⁻¹g
+
+F is only ever multiplied with; x comes from conjugate gradients. A backtracking line search then holds the step to what
+was promised on the samples: the surrogate must rise, and the divergence stay within δ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+ACCEPT = 0.1
+"""Part of the rise promised by the gradient that a step must keep."""
+
+
+class PolicyStep(NamedTuple):
+    """What became of a step."""
+
+    theta: Tensor  # where it led; where it began when it was refused
+    divergence: float  # mean KL(old ‖ new)
+    gain: float  # of the surrogate
+    trials: int  # of the line search
+    verdict: str  # "accepted", "no gradient", "line search failed" or "not finite"
+
+    @property
+    def accepted(self) -> bool:
+        return self.verdict == "accepted"
+
+
+def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, steps: int) -> Tensor:
+    """x with A x ≈ b, for a symmetric positive definite A that is known by its product with vectors.
+
+    Example:
+        >>> conjugate_gradients(lambda v: torch.tensor([2.0, 4.0]) * v, torch.tensor([2.0, 8.0]), steps=2)
+        tensor([1., 2.])
+    """
+    x = torch.zeros_like(b)
+    residual, direction = b.clone(), b.clone()
+    squared = residual @ residual
+    for _ in range(steps):
+        if squared <= 1e-10 * (b @ b):
+            break
+        image = product(direction)
+        length = squared / (direction @ image)
+        x += length * direction
+        residual -= length * image
+        before, squared = squared, residual @ residual
+        direction = residual + (squared / before) * direction
+    return x
+
+
+def trust_region_step(
+    theta: Tensor,
+    gradient: Tensor,
+    fisher: Callable[[Tensor], Tensor],
+    judge: Callable[[Tensor], tuple[float, float]],
+    radius: float,
+    damping: float,
+    cg_steps: int = 10,
+    trials: int = 10,
+    length: float | None = None,
+) -> PolicyStep:
+    """Step from θ along the natural gradient, as far as the trust region and the samples allow.
+
+    Args:
+        theta: where the step begins.
+        gradient: g, of the surrogate to be raised.
+        fisher: v ↦ F v.
+        judge: θ′ ↦ (gain of the surrogate, mean divergence KL(old ‖ new)), on the samples.
+        radius: δ, the largest divergence.
+        damping: F + damping · I is what is solved with, because F is singular or nearly so.
+        cg_steps: of conjugate gradients.
+        trials: of the line search.
+        length: the step is length · F⁻¹ g, where that lies within the trust region; None goes as far as δ.
+    """
+    if length == 0.0:
+        return PolicyStep(theta, 0.0, 0.0, 0, "accepted")
+    if not torch.isfinite(gradient).all():
+        return PolicyStep(theta, 0.0, 0.0, 0, "not finite")
+    if not gradient.any():
+        return PolicyStep(theta, 0.0, 0.0, 0, "no gradient")
+    x = conjugate_gradients(lambda v: fisher(v).add_(v, alpha=damping), gradient, cg_steps)
+    # s = √(2δ / xᵀFx) x
+    curvature = float(x @ (fisher(x) + damping * x))
+    if not math.isfinite(curvature) or curvature <= 0.0:
+        return PolicyStep(theta, 0.0, 0.0, 0, "not finite")
+    farthest = math.sqrt(2.0 * radius / curvature)
+    step = (farthest if length is None else min(length, farthest)) * x
+    promised = float(gradient @ step)
+    size, finite = 1.0, False
+    for trial in range(1, trials + 1):
+        candidate = theta + size * step
+        gain, divergence = judge(candidate)
+        if math.isfinite(gain) and math.isfinite(divergence):
+            finite = True
+            if divergence <= radius and gain >= ACCEPT * size * promised > 0.0:
+                return PolicyStep(candidate, divergence, gain, trial, "accepted")
+            if radius < divergence <= 4.0 * radius:  # a little too far: back to the boundary, by KL ≈ ½ size² sᵀFs
+                size *= 0.95 * math.sqrt(radius / divergence)
+                continue
+        size *= 0.5
+    return PolicyStep(theta, 0.0, 0.0, trials, "line search failed" if finite else "not finite")

@@ -1,0 +1,83 @@
+"""How many rollouts of how many steps an estimate takes: the practical numbers, and those of Theorem 3."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from cmdpkit.checks import Array
+from cmdpkit.rules.theory import Theorem3
+from cmdpkit.settings import Sampling
+from cmdpkit.simulators import Simulator
+
+CUT_OFF = 0.01
+"""By default a rollout is so long that the discount of what is cut off is at most this."""
+
+
+@dataclass(frozen=True)
+class Practical:
+    """The same number of rollouts and steps in every estimate."""
+
+    rollouts: int
+    value_count: int
+    horizon: int | None
+
+    def value_rollouts(self) -> tuple[int, int | None]:
+        return self.value_count, self.horizon
+
+    def action_rollouts(self, weights: Array, divergence: float, inner_steps: int) -> tuple[int, int | None]:
+        return self.rollouts, self.horizon
+
+
+@dataclass(frozen=True)
+class ByTheorem:
+    """Theorem 3's numbers, for costs within `low`..`high` in the convention (limits spread over the steps)."""
+
+    theorem: Theorem3
+    low: Array
+    high: Array
+
+    def value_rollouts(self) -> tuple[int, int | None]:
+        return self.theorem.value_rollouts(float((self.high - self.low)[1:].max()))
+
+    def action_rollouts(self, weights: Array, divergence: float, inner_steps: int) -> tuple[int, int | None]:
+        size = np.maximum(np.abs(self.low), np.abs(self.high))
+        width = float(np.abs(weights) @ (self.high - self.low))
+        return self.theorem.action_rollouts(width, float(np.abs(weights) @ size), divergence, inner_steps)
+
+
+def rollout_horizon(gamma: float) -> int:
+    # γ^N ≤ 0.01
+    return 1 if gamma == 0.0 else max(1, math.ceil(math.log(CUT_OFF) / math.log(gamma)))
+
+
+def cost_bounds(simulator: Simulator) -> tuple[Array, Array]:
+    """Smallest and largest cost of one step in the convention, limits spread over the steps."""
+    ends = simulator.units[:, None] * simulator.bounds
+    spread = np.append(0.0, (1.0 - simulator.gamma) * simulator.offsets)
+    return ends.min(axis=1) - spread, ends.max(axis=1) - spread
+
+
+def theorem_3(simulator: Simulator, sampling: Sampling, slater: float | None) -> Theorem3:
+    """Theorem 3 for a simulator, refused where it does not hold."""
+    if simulator.num_constraints == 0 or simulator.gamma == 0.0:
+        raise ValueError("the theorem needs at least one constraint and gamma > 0")
+    if simulator.bounds is None:
+        raise ValueError("schedule='theory' needs Simulator(..., bounds=...): how large one step's quantities can be")
+    if slater is None:
+        raise ValueError("schedule='theory' needs Sampling(slater=...): by how much can all limits be met at once?")
+    if slater <= 0.0:
+        raise ValueError("schedule='theory' needs a policy strictly inside all limits, and this model has none")
+    low, high = cost_bounds(simulator)
+    largest = np.maximum(np.abs(low), np.abs(high))
+    if largest.max() > 1.0 + 1e-12:
+        i = int(largest.argmax())
+        what = "the objective" if i == 0 else f"constraint {simulator.names[i - 1]!r} less its limit per step"
+        raise ValueError(
+            f"the theorem needs costs of size at most 1, and {what} reaches {largest[i]:.6g}; divide it by that number"
+        )
+    sizes = (simulator.gamma, simulator.num_constraints, simulator.states, simulator.actions)
+    assert sampling.epsilon is not None
+    return Theorem3(*sizes, sampling.epsilon, 1.0 - sampling.confidence, slater)

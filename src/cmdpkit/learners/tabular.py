@@ -1,0 +1,52 @@
+"""What the tabular learners share: scales, the floor under log-probabilities, and steps within a radius."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cmdpkit.checks import Array
+from cmdpkit.policy import TabularPolicy
+
+LOWEST_LOG_PROBABILITY = -700.0
+"""Smaller probabilities are zero in floating point, and their logarithms would take long to rise again."""
+
+BISECTIONS = 60
+
+
+def reference_span(spans: Array) -> Array:
+    """Spans to measure steps with; a cost that is the same everywhere counts as one unit."""
+    return np.where(spans > 0.0, spans, 1.0)
+
+
+def above_floor(policy: TabularPolicy, floor: float = LOWEST_LOG_PROBABILITY) -> TabularPolicy:
+    """The same policy to rounding, with no action so improbable that it could not come back in a step."""
+    log_pi = policy.log_probabilities
+    return policy if log_pi.min() >= floor else TabularPolicy.softmax(np.maximum(log_pi, floor))
+
+
+def within_radius(old: TabularPolicy, new: TabularPolicy, radius: float, visits: Array | None = None) -> TabularPolicy:
+    """The policy farthest on the way from `old` to `new` whose divergence from `old` is at most `radius`.
+
+    Args:
+        old, new: the ends of the way, which is straight in log-probabilities.
+        radius: the largest KL(old ‖ π): its mean over the states, or its maximum where visits are not known.
+        visits: how often each state is visited, in any unit.
+    """
+    if _divergence(old, new, visits) <= radius:
+        return new
+    start, direction = old.log_probabilities, new.log_probabilities - old.log_probabilities
+    low, high, best = 0.0, 1.0, old
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        between = TabularPolicy.softmax(start + middle * direction)
+        if _divergence(old, between, visits) <= radius:
+            low, best = middle, between
+        else:
+            high = middle
+    return best
+
+
+def _divergence(old: TabularPolicy, new: TabularPolicy, visits: Array | None) -> float:
+    # Σ_a π (log π − log π′) in every state
+    divergence = (old.probabilities * (old.log_probabilities - new.log_probabilities)).sum(axis=1)
+    return float(divergence.max() if visits is None else visits @ divergence / visits.sum())

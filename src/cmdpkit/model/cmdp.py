@@ -1,0 +1,216 @@
+"""The model: a constrained Markov decision process, validated at the door and frozen after it.
+
+Users state rewards to maximise or costs to minimise, and limits of either sense. Everything inside the
+package sees one convention, that of the paper (eq. cmdp):
+
+    minimise V_0(π)  subject to  V_i(π) ≤ 0,  i = 1..m
+
+with V_0 = V_cost (or −V_reward), and V_i = value − limit for `AtMost`, limit − value for `AtLeast`, all in the
+user's units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike
+
+from cmdpkit.checks import (
+    Array,
+    check_gamma,
+    check_initial,
+    check_rows,
+    check_table,
+    check_transitions,
+    freeze,
+    longest_row,
+    refreeze,
+)
+from cmdpkit.files import PathLike, load_arrays, save_arrays
+from cmdpkit.model.limits import AtLeast, AtMost, Limit, check_limits
+from cmdpkit.model.problem import Problem
+
+LARGEST_VALUE = 1e150
+"""No value may be larger: products of two of them must not overflow."""
+
+
+class CMDP(Problem):
+    """A constrained Markov decision process with S states, A actions and m constraints.
+
+    Args:
+        transitions: P(s' | s, a), as an (S, A, S) array or as a scipy.sparse (S·A, S) matrix with row s·A + a.
+        reward: (S, A) array to maximise the discounted sum of; or
+        cost: (S, A) array to minimise the discounted sum of. Give exactly one of the two.
+        constraints: any number of `AtMost` and `AtLeast`.
+        gamma: the discount factor, in [0, 1).
+        initial: distribution of the first state (S,), or the index of the first state; uniform by default.
+
+    Example:
+        Work pays 1 but wears the machine; at most 2 units of wear are allowed (discounted).
+
+        >>> import numpy as np, cmdpkit as ck
+        >>> stay = np.ones((1, 2, 1))
+        >>> wear = ck.AtMost([[0.0, 1.0]], 2.0, name="wear")
+        >>> cmdp = ck.CMDP(stay, reward=[[0.0, 1.0]], constraints=[wear], gamma=0.8)
+        >>> cmdp
+        CMDP(states=1, actions=2, constraints=['wear'], gamma=0.8)
+        >>> round(ck.solve(cmdp).objective, 6)
+        2.0
+    """
+
+    def __init__(
+        self,
+        transitions: Any,
+        *,
+        reward: ArrayLike | None = None,
+        cost: ArrayLike | None = None,
+        constraints: Iterable[Limit] = (),
+        gamma: float,
+        initial: Any = None,
+    ) -> None:
+        if (reward is None) == (cost is None):
+            given = "both" if reward is not None else "neither"
+            raise ValueError(f"exactly one of reward (maximised) and cost (minimised) is needed; {given} was given")
+        self.gamma = check_gamma(gamma)
+        self.transitions, self.states, self.actions = check_transitions(transitions)
+        self.row_sums = check_rows(self.transitions, self.actions, self.gamma)
+        self.longest_row = longest_row(self.transitions)
+        shape = (self.states, self.actions)
+        self.maximise = reward is not None
+        self.objective = check_table(reward if self.maximise else cost, shape, "reward" if self.maximise else "cost")
+        self.constraints = _check_constraints(constraints, shape)
+        self.initial = check_initial(initial, self.states)
+        self._set_units()
+        # The paper's convention: costs (m + 1, S·A) with V_i = ⟨costs_i⟩ − offset_i
+        tables = np.stack([self.objective, *(np.asarray(c.values) for c in self.constraints)])
+        self.costs: Array = freeze(self.units[:, None] * tables.reshape(self.num_constraints + 1, -1))
+        self.cost_sizes: Array = freeze(np.maximum(self.costs.max(axis=1), -self.costs.min(axis=1)))  # max |c_i|
+        # max − min of each of the m + 1 costs over all (s, a): how much a single step can matter
+        self.spans: Array = freeze(np.ptp(self.costs, axis=1))
+        self._check_range()
+        self._frozen = True
+
+    def _check_range(self) -> None:
+        """Values and their squares must fit into a floating-point number."""
+        sizes = np.append(
+            self.cost_sizes.max() / LARGEST_VALUE / (1.0 - self.gamma), np.abs(self.limits) / LARGEST_VALUE
+        )
+        if sizes.max() > 1.0:
+            raise ValueError(f"costs / (1 - gamma) and limits must not exceed {LARGEST_VALUE:g}; use a larger unit")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if getattr(self, "_frozen", False):
+            raise AttributeError(f"a CMDP is frozen; make a new one instead of setting {name!r}")
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a CMDP is frozen; {name!r} cannot be deleted")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Copies and unpickled models are frozen like the original."""
+        for value in state.values():
+            refreeze(value)
+        for constraint in state["constraints"]:
+            refreeze(constraint.values)
+        self.__dict__.update(state)
+
+    @property
+    def fine_scales(self) -> Array:
+        """What `tol` is relative to in solvers: like the user's definition, but no coarser than the costs themselves.
+
+        Costs of size 1e-6 would otherwise be solved only to the absolute accuracy `tol`.
+        """
+        return np.minimum(1.0, self.spans).clip(min=np.append(0.0, np.abs(self.limits)))
+
+    def proof_scale(self, objective: float) -> float:
+        """What `tol` is relative to in the gap of a policy with this objective."""
+        return max(abs(objective), float(self.fine_scales[0]))
+
+    def tightened(self, margin: float | Array) -> CMDP:
+        """The model of eq. cmdp_zero: every limit moved inwards by `margin`, one number or one per constraint."""
+        margins = np.broadcast_to(np.asarray(margin, dtype=float), (self.num_constraints,))
+        moved = [
+            type(c)(c.values, c.limit - c.sign * float(delta), c.name, c.per_step)
+            for c, delta in zip(self.constraints, margins, strict=True)
+        ]
+        kind = "reward" if self.maximise else "cost"
+        shape = (self.states, self.actions, self.states)
+        transitions = self.transitions if sp.issparse(self.transitions) else self.transitions.reshape(shape)
+        return CMDP(transitions, constraints=moved, gamma=self.gamma, initial=self.initial, **{kind: self.objective})
+
+    # -- files --------------------------------------------------------------------------------------------------
+
+    def save(self, path: PathLike) -> None:
+        """Write the model to an `.npz` file (no pickle), whole or not at all."""
+        arrays: dict[str, Any] = {
+            "version": np.array(1),
+            "gamma": np.array(self.gamma),
+            "initial": self.initial,
+            "maximise": np.array(self.maximise),
+            "objective": self.objective,
+            "values": np.array([c.values for c in self.constraints]).reshape(-1, self.states, self.actions),
+            "limits": self.limits,
+            "at_least": self.signs < 0,
+            "per_step": np.array([c.per_step for c in self.constraints], dtype=bool),
+            "names": np.array(self.names, dtype=str),
+        }
+        if sp.issparse(self.transitions):
+            matrix = self.transitions
+            arrays |= {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr}
+        else:
+            arrays["transitions"] = self.transitions
+        save_arrays(path, "cmdpkit model", arrays)
+
+    @classmethod
+    def load(cls, path: PathLike) -> CMDP:
+        """Read a model written by `save`; every check of the constructor is made again."""
+        arrays = load_arrays(path, "cmdpkit model")
+        try:
+            return cls._from_arrays(arrays)
+        except KeyError as error:
+            raise ValueError(f"{path} is damaged: the entry {error} is missing") from error
+        except (ValueError, TypeError, IndexError) as error:
+            raise ValueError(f"{path} does not hold a valid model: {error}") from error
+
+    @classmethod
+    def _from_arrays(cls, arrays: dict[str, Any]) -> CMDP:
+        if int(arrays["version"]) != 1:
+            raise ValueError(f"its format version is {arrays['version']}, this cmdpkit reads version 1")
+        objective = arrays["objective"]
+        states, actions = objective.shape
+        if "transitions" in arrays:
+            transitions = arrays["transitions"].reshape(states, actions, states)
+        else:
+            parts = (arrays["data"], arrays["indices"], arrays["indptr"])
+            transitions = sp.csr_array(parts, shape=(states * actions, states))
+            transitions.check_format(full_check=True)
+        columns = ("values", "limits", "names", "at_least", "per_step")
+        constraints = [
+            (AtLeast if at_least else AtMost)(values, float(limit), name=str(name), per_step=bool(per_step))
+            for values, limit, name, at_least, per_step in zip(*(arrays[c] for c in columns), strict=True)
+        ]
+        kind = "reward" if arrays["maximise"] else "cost"
+        return cls(
+            transitions,
+            constraints=constraints,
+            gamma=float(arrays["gamma"]),
+            initial=arrays["initial"],
+            **{kind: objective},
+        )
+
+
+def check_model(cmdp: Any) -> None:
+    if not isinstance(cmdp, CMDP):
+        raise TypeError(f"a cmdpkit.CMDP is needed, not {type(cmdp).__name__}")
+
+
+def _check_constraints(constraints: Any, shape: tuple[int, int]) -> tuple[Limit, ...]:
+    """Limits with a table of values each."""
+    return tuple(
+        replace(limit, values=check_table(limit.values, shape, f"constraint {limit.name!r}"))
+        for limit in check_limits(constraints)
+    )

@@ -1,0 +1,71 @@
+"""What a model and a simulator have in common: sizes, the sense of the objective, the limits, and their units."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cmdpkit.checks import Array, freeze
+from cmdpkit.model.limits import Limit
+
+
+class Problem:
+    """What a model and a simulator have in common: sizes, the sense of the objective, and the limits.
+
+    `units` (m + 1,) turn the user's quantities into costs of the internal sign, c_i = units_i · quantity_i: the sign
+    of the objective or limit, times 1 − γ for a limit per step. `offsets` (m,) are what V_i is measured from.
+    """
+
+    states: int
+    actions: int
+    gamma: float
+    maximise: bool
+    constraints: tuple[Limit, ...]
+
+    @classmethod
+    def described(
+        cls, *, states: int, actions: int, gamma: float, maximise: bool, constraints: tuple[Limit, ...]
+    ) -> Problem:
+        """A problem of which only this is known: neither a model nor a simulator."""
+        problem = Problem()
+        problem.states, problem.actions, problem.gamma = states, actions, gamma
+        problem.maximise, problem.constraints = maximise, constraints
+        problem._set_units()
+        return problem
+
+    def _set_units(self) -> None:
+        self.num_constraints = len(self.constraints)
+        self.signs: Array = freeze(np.array([c.sign for c in self.constraints], dtype=float))
+        self.limits: Array = freeze(np.array([c.limit for c in self.constraints], dtype=float))
+        self.offsets: Array = freeze(self.signs * self.limits)
+        # A limit per step bounds (1 − γ) V, so that factor goes into the cost.
+        per_step = [c.sign * (1.0 - self.gamma if c.per_step else 1.0) for c in self.constraints]
+        self.units: Array = freeze(np.array([self.sense, *per_step]))
+
+    @property
+    def names(self) -> list[str]:
+        """The constraints' names, in order."""
+        return [str(c.name) for c in self.constraints]
+
+    @property
+    def sense(self) -> float:
+        """−1 for a reward, +1 for a cost: user's objective = sense · V_0."""
+        return -1.0 if self.maximise else 1.0
+
+    def user_objective(self, v_0: float) -> float:
+        return self.sense * v_0 + 0.0  # + 0.0 turns −0.0 into 0.0
+
+    def user_constraint_values(self, v: Array) -> Array:
+        """From V_i (feasible: ≤ 0) to the values that the user compares with the limits."""
+        return self.signs * (v + self.offsets)
+
+    def violations(self, v: Array) -> Array:
+        return np.maximum(v, 0.0)
+
+    @property
+    def tolerance_scales(self) -> Array:
+        """A violation is measured relative to max(1, |limit|)."""
+        return np.maximum(1.0, np.abs(self.limits))
+
+    def __repr__(self) -> str:
+        sizes = f"states={self.states}, actions={self.actions}"
+        return f"{type(self).__name__}({sizes}, constraints={self.names}, gamma={self.gamma})"

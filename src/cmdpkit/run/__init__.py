@@ -1,0 +1,1 @@
+"""Runs: budgets, records, checkpoints, the driver, and what they return."""

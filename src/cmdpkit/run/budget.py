@@ -1,0 +1,122 @@
+"""Budgets: when to stop, and what a callback hears of the progress."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cmdpkit.checks import Array
+from cmdpkit.run.status import Status
+
+_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a callback hears after every iteration, in the user's sense and units: the same for all learners."""
+
+    iteration: int
+    objective: float  # of the current policy; infinite while there is none within the limits
+    violation: float  # largest, relative to max(1, |limit|)
+    bound: float  # proved so far; infinite while nothing is
+    multipliers: Array  # (m,), a copy
+    time: float
+    samples: int | None = None  # transitions or environment steps drawn, when something is sampled
+    constraint_values: Array | None = None  # (m,), where the policy's are known
+    divergence: float | None = None  # training only: mean KL divergence of the step
+    explained: Array | None = None  # training only: (m + 1,) part of the variance that the critics explained
+    verdict: str | None = None  # training only: what became of the step
+
+    @property
+    def reward(self) -> float:
+        """The objective, as training runs used to call it."""
+        return self.objective
+
+    @property
+    def costs(self) -> Array | None:
+        """The constraint values, as training runs used to call them."""
+        return self.constraint_values
+
+    @property
+    def steps(self) -> int | None:
+        """The samples, as training runs used to call them."""
+        return self.samples
+
+    def __str__(self) -> str:
+        if self.samples is not None:
+            size = next((f"{self.samples / unit:.3g}{name}" for unit, name in _UNITS if self.samples >= unit), "0")
+            return f"{size} transitions, objective {self.objective:.4g}"
+        parts = [f"objective {self.objective:.6g}"] if np.isfinite(self.objective) else []
+        parts += [f"bound {self.bound:.6g}"] if np.isfinite(self.bound) else []
+        parts += [f"violation {self.violation:.1e}"] if np.isfinite(self.violation) else []
+        return "  ".join(parts)
+
+
+Callback = Callable[[Snapshot], Any]
+
+
+@dataclass
+class Budget:
+    """What a run may spend. `watch` hears of every iteration and stops the run by returning True."""
+
+    max_iterations: int | None = None
+    time_limit: float | None = None
+    watch: Callback | None = None
+    transitions: int | None = None  # that may be drawn
+    started: float = field(default_factory=time.perf_counter)
+    interrupted: bool = False  # Ctrl-C was pressed, or the callback asked to stop
+
+    @property
+    def elapsed(self) -> float:
+        return time.perf_counter() - self.started
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that are left, None without a limit."""
+        return None if self.time_limit is None else max(0.0, self.time_limit - self.elapsed)
+
+    def tell(self, news: Snapshot) -> None:
+        """Tell the callback, if there is one."""
+        if self.watch is not None and isinstance(stop := self.watch(news), (bool, np.bool_)) and stop:
+            self.interrupted = True
+
+    def exhausted(self) -> bool:
+        """Time is up, or the caller wants to stop: long work should end at its next safe point."""
+        return self.interrupted or (self.time_limit is not None and self.elapsed >= self.time_limit)
+
+    def spent(self, iterations: int) -> Status | None:
+        """The status that ends the run now, if any."""
+        if self.interrupted:
+            return Status.INTERRUPTED
+        if self.max_iterations is not None and iterations >= self.max_iterations:
+            return Status.ITERATION_LIMIT
+        return Status.TIME_LIMIT if self.exhausted() else None
+
+    @contextlib.contextmanager
+    def catching_ctrl_c(self) -> Iterator[None]:
+        """Ctrl-C asks the run to stop at its next safe point, so that a valid result is left; a second one insists.
+
+        Only in the main thread and where no other handler has taken the signal.
+        """
+        ours = threading.current_thread() is threading.main_thread()
+        if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+
+        def stop(*_: Any) -> None:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            self.interrupted = True
+
+        signal.signal(signal.SIGINT, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,90 @@
+"""Checkpoints of long runs: written whole, now and then, and refused when they belong to another run."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cmdpkit.files import PathLike, check_folder, load_arrays, save_arrays
+
+SECONDS = 5.0
+"""A checkpoint is written about this often, and less often where writing takes more than a twentieth of the time."""
+
+
+class Checkpoint:
+    """A file with the state of a run; without a path it does nothing.
+
+    Args:
+        path: the file; a run that finds its own state there continues from it.
+        run: what identifies the run, as plain JSON: a state with another identity is refused.
+        write, read: functions that write and read a file, like `save_arrays` and `load_arrays`.
+    """
+
+    def __init__(
+        self,
+        path: PathLike | None,
+        run: dict[str, Any],
+        write: Callable[[PathLike, str, dict[str, Any]], None] = save_arrays,
+        read: Callable[[PathLike, str], dict[str, Any]] = load_arrays,
+    ) -> None:
+        self.path, self.run = path, json.loads(json.dumps(run))
+        self._write, self._read = write, read
+        if path is not None:
+            check_folder(path)
+        self._due = time.perf_counter() + SECONDS
+
+    def load(self) -> dict[str, Any] | None:
+        """The state in the file, or None when there is no file."""
+        if self.path is None or not Path(self.path).exists():
+            return None
+        arrays = self._read(self.path, "cmdpkit checkpoint")
+        try:
+            found = json.loads(str(arrays.pop("run")))
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"{self.path} is damaged: it does not say which run it belongs to") from error
+        other = [name for name in self.run if found.get(name) != self.run[name]]
+        if other:
+            name = other[0]
+            raise ValueError(
+                f"{self.path} belongs to another run: its {name} is {_short(found.get(name))}, here it is "
+                f"{_short(self.run[name])}. Use another file, or remove this one to start anew"
+            )
+        return arrays
+
+    def must(self, resume: bool | None) -> None:
+        """Refuse to continue what is not there (`resume` is True), or to write over what is there (False)."""
+        found = self.path is not None and Path(self.path).exists()
+        if resume and not found:
+            raise FileNotFoundError(f"there is no run in {self.path} to resume")
+        if resume is False and found:
+            raise FileExistsError(f"{self.path} holds a run already; resume it, or choose another file")
+
+    def save(self, state: Callable[[], dict[str, Any]]) -> None:
+        """Write the state, unless it is empty."""
+        started = time.perf_counter()
+        if self.path is None or not (arrays := state()):
+            return
+        try:
+            self._write(self.path, "cmdpkit checkpoint", arrays | {"run": json.dumps(self.run)})
+        except OSError as error:  # a full disk must not cost the run
+            warnings.warn(f"the checkpoint {self.path} could not be written: {error}", stacklevel=2)
+        now = time.perf_counter()
+        self._due = now + max(SECONDS, 20.0 * (now - started))
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to write the state again."""
+        return self.path is not None and time.perf_counter() >= self._due
+
+    def save_when_due(self, state: Callable[[], dict[str, Any]]) -> None:
+        if self.is_due:
+            self.save(state)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,150 @@
+"""From what a user asked for to a rule and settings: names, instances, options and presets, all checked at the door."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cmdpkit.checks import digest
+from cmdpkit.options import options_of, revalidated, validated
+from cmdpkit.rules.base import Rule
+from cmdpkit.rules.registry import Method, method_of, names, variants
+
+STEPS = "steps"
+"""The option that chooses between the variants of a method."""
+
+FIXED_ONLY = ("step", "eta_dual", "schedule")
+"""Sizes of fixed steps: naming one of them asks for fixed steps, unless `steps` says otherwise."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A method with everything that was asked of it."""
+
+    method: Method
+    rule: Rule
+    settings: Any  # TabularSettings or NeuralSettings
+    given: Mapping[str, Any]  # the options as they were given, for the identity of a run
+
+    @property
+    def name(self) -> str:
+        return self.method.name
+
+    def identity(self) -> dict[str, Any]:
+        """The method and everything asked of it, as plain data: a checkpoint of another one is refused."""
+        options = {name: _plain(value) for name, value in sorted(self.given.items())}
+        names: list[str] = [f.name for f in fields(self.rule)] if is_dataclass(self.rule) else []
+        own = {name: getattr(self.rule, name) for name in names}
+        rule = {name: _plain(value) for name, value in own.items() if not callable(value)}
+        return {"method": self.name, "rule": {"class": type(self.rule).__name__} | rule, "options": options}
+
+
+def choose(
+    method: Any, options: Mapping[str, Any], learner: str, settings: type, constraints: int, general: str = ""
+) -> Choice:
+    """Check a method and its options.
+
+    Args:
+        method: a registered name, or an instance of a rule, also of the user's own class.
+        options: as given; None means not given.
+        learner: "exact", "sampled" or "neural".
+        settings: the class of the learner's settings.
+        constraints: how many there are.
+        general: what else the caller takes, for messages.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    entry = _entry(method, given, learner)
+    given = {name: value for name, value in given.items() if name != STEPS or STEPS in options_of(settings)}
+    own: Mapping[str, Any] = entry.options if isinstance(method, str) else {}
+    shared = _taken(settings, entry)
+    known = [name for name in (*own, *shared) if name != "schedule" or learner == "exact"]
+    for name in given:
+        if name not in known:
+            _refuse(name, entry, known, learner, general)
+    presets = entry.presets.get(learner, {})
+    if isinstance(method, str):
+        rule = validated(entry.rule, {n: v for n, v in given.items() if n in own}, constraints)
+    else:
+        rule = revalidated(method, constraints) if is_dataclass(method) else method
+    rule = _with_presets(rule, presets)
+    wanted = {n: v for n, v in presets.items() if n in options_of(settings)}
+    wanted |= {n: v for n, v in given.items() if n in shared and n not in own}
+    return Choice(entry, rule, validated(settings, wanted, constraints), given)
+
+
+def _refuse(name: str, entry: Method, known: list[str], learner: str, general: str) -> None:
+    """Say that an option is unknown, or to which variant of the method it belongs."""
+    others = [m for m in variants(entry.name) if m is not entry and learner in m.learners]
+    for other in others:
+        if name in other.options:
+            raise ValueError(f"option {name!r} of method {entry.name!r} needs steps={other.steps!r}")
+    all_known = dict.fromkeys([*known, *(option for other in others for option in other.options)])
+    takes = f"it takes {', '.join([*all_known, *([STEPS] if others else [])])}" if known else "it takes none"
+    raise ValueError(f"unknown option {name!r} for method {entry.name!r}; {takes}{general}")
+
+
+def _entry(method: Any, given: Mapping[str, Any], learner: str) -> Method:
+    """The registered method, or the variant of it, that was asked for."""
+    if not isinstance(method, str):
+        return _of_instance(method, given)
+    found = variants(method)
+    usable = [m for m in found if learner in m.learners]
+    if not found:
+        raise ValueError(f"unknown method {method!r}; choose one of {', '.join(names(learner))}, or pass a rule")
+    if not usable:
+        raise ValueError(
+            f"method {method!r} does not run with the {learner} learner: it needs a model. "
+            f"Choose one of {', '.join(names(learner))}"
+        )
+    if len(found) == 1 or learner != "exact":
+        return usable[0]
+    fixed = [name for name in FIXED_ONLY if name in given]
+    steps = given.get(STEPS, "fixed" if fixed else "growing")
+    if steps not in [m.steps for m in usable]:
+        raise ValueError(f"steps must be {' or '.join(repr(m.steps) for m in usable)}, got {steps!r}")
+    unfit = [name for name in (*FIXED_ONLY, "alpha") if name in given]
+    if steps == "growing" and unfit:
+        raise ValueError(f"growing steps set {unfit[0]!r} themselves; leave it out, or say steps='fixed'")
+    return next(m for m in usable if m.steps == steps)
+
+
+def _of_instance(rule: Any, given: Mapping[str, Any]) -> Method:
+    lacking = [name for name in ("start", "propose", "observe") if not callable(getattr(rule, name, None))]
+    if isinstance(rule, type) or lacking:
+        what = f"the class {rule.__name__}" if isinstance(rule, type) else f"a {type(rule).__name__}"
+        why = (
+            "make an instance of it"
+            if isinstance(rule, type) and not lacking
+            else "a rule has start, propose and observe"
+        )
+        raise TypeError(f"method must be a name or a rule, not {what}; {why}")
+    entry = method_of(rule)
+    own = [f.name for f in fields(rule)] if is_dataclass(rule) else []
+    twice = [name for name in given if name in own and name not in ("inner_steps",)]
+    if twice:
+        raise ValueError(f"{twice[0]!r} belongs to the rule: {type(rule).__name__}({twice[0]}=...)")
+    return entry
+
+
+def _taken(settings: type, entry: Method) -> list[str]:
+    """The learner's settings that a method takes."""
+    return [name for name in options_of(settings) if name != "initial_multipliers" or entry.multipliers]
+
+
+def _with_presets(rule: Any, presets: Mapping[str, Any]) -> Any:
+    """The rule with the learner's presets where nothing was given."""
+    if not is_dataclass(rule) or isinstance(rule, type):
+        return rule
+    open_fields = {f.name for f in fields(rule) if getattr(rule, f.name) is None}
+    return replace(rule, **{n: v for n, v in presets.items() if n in open_fields and n in options_of(type(rule))})
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it; tables as their fingerprint."""
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    table = np.asarray(getattr(value, "log_probabilities", value))
+    return table.tolist() if table.size <= 100 else digest(table)

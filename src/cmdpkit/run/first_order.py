@@ -1,0 +1,118 @@
+"""First-order methods on a known model: the learner, the run, and the outcome."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from cmdpkit.checks import Array, check_multipliers
+from cmdpkit.learners.exact import ExactLearner
+from cmdpkit.learners.tabular import reference_span
+from cmdpkit.model import CMDP, Problem
+from cmdpkit.policy import TabularPolicy, as_policy
+from cmdpkit.primal_dual import Iterate
+from cmdpkit.rules.theory import theorem_1
+from cmdpkit.run.budget import Budget
+from cmdpkit.run.checkpoint import Checkpoint
+from cmdpkit.run.choice import Choice
+from cmdpkit.run.driver import Run
+from cmdpkit.run.outcome import Outcome
+from cmdpkit.run.prover import Prover
+from cmdpkit.run.recorder import ExactRecorder, snapshot
+from cmdpkit.run.status import Status
+
+
+def run_first_order(
+    cmdp: CMDP,
+    choice: Choice,
+    budget: Budget,
+    tol: float,
+    margins: Array | None = None,
+    store: Checkpoint | None = None,
+) -> Outcome:
+    """Run a method until a certificate shows `tol`, the budget is spent, or Ctrl-C is pressed.
+
+    With `margins` (m,) the method sees every limit moved inwards by so much, and the policy to return must have no
+    violation at all of the limits as they are (PMD-PD-Zero).
+    """
+    tight = cmdp if margins is None else cmdp.tightened(margins)
+    learner, choice = exact_learner(tight, choice, budget.max_iterations or 0, tol)
+    recorder = ExactRecorder(cmdp, learner, margins)
+    prover = Prover(cmdp, recorder, tol, tol if margins is None else 0.0, budget.exhausted)
+
+    def tell(iterate: Iterate) -> None:
+        if budget.watch is not None:
+            budget.tell(snapshot(cmdp, recorder.rows[-1], iterate.k, prover.bound))
+
+    run = Run(learner, choice.rule, recorder, budget, [prover, tell], choice.settings.initial_multipliers, store)
+    status = run.go()
+    found = prover.found or prover.conclude()
+    if prover.found is None and prover.suffices(found.certificate):
+        status = Status.OPTIMAL
+    return Outcome(
+        status=status,
+        policy=found.policy,
+        certificate=found.certificate,
+        history=recorder.history(),
+        iterations=run.iterations,
+        last_policy=recorder.policy,
+        average_policy=recorder.average_policy,
+    )
+
+
+def exact_learner(cmdp: CMDP, choice: Choice, macro_steps: int, tol: float) -> tuple[ExactLearner, Choice]:
+    """The learner of a method, with what the user left open set from the model's scales."""
+    settings, method = choice.settings, choice.method
+    start = settings.initial_policy
+    if getattr(choice.rule, "schedule", None) == "theory":
+        # Algorithm 1 with the parameters of Theorem 1; t_k depends on λ_k
+        rule: Any = choice.rule
+        theorem = theorem_1(cmdp, macro_steps, 1.0 if rule.eta_dual is None else float(rule.eta_dual))
+        rule = replace(rule, eta_dual=theorem.eta_dual, inner_steps=theorem.inner_steps)
+        return ExactLearner(cmdp, start, step=theorem.step, alpha=theorem.alpha), replace(choice, rule=rule)
+    preset = method.presets.get("exact", {})
+    entropy = preset.get("entropy", False)
+    alpha = settings.alpha if settings.alpha is not None or not entropy else _default_entropy(cmdp, tol)
+    spans = reference_span(cmdp.spans)
+    step = 5.0 / float(spans.max() if method.scale == "largest" else spans[0])
+    if entropy and preset.get("natural", True) and alpha:
+        step = 1.0 / alpha  # the largest step for which it contracts
+    learner = ExactLearner(
+        cmdp,
+        start,
+        step=step if settings.step is None else settings.step,
+        inner_steps=1 if settings.inner_steps is None else settings.inner_steps,
+        alpha=alpha,
+        fixed_anchor=TabularPolicy.uniform(cmdp.states, cmdp.actions) if entropy else None,
+        natural=preset.get("natural", True),
+        floor=preset.get("floor", -np.inf),
+    )
+    return learner, choice
+
+
+def with_start(choice: Choice, problem: Problem) -> Choice:
+    """The same choice with π_0 and λ_0 checked: mirror descent must be able to start from them."""
+    settings = choice.settings
+    if settings.initial_multipliers is not None:
+        lam = check_multipliers(settings.initial_multipliers, problem.num_constraints, "initial_multipliers")
+        settings = replace(settings, initial_multipliers=lam)
+    start = TabularPolicy.uniform(problem.states, problem.actions)
+    if settings.initial_policy is not None:
+        start = as_policy(settings.initial_policy, problem.states, problem.actions, "initial_policy")
+    if not np.isfinite(start.log_probabilities).all():
+        s, a = np.argwhere(~np.isfinite(start.log_probabilities))[0]
+        raise ValueError(
+            f"initial_policy gives action {a} in state {s} probability zero, which mirror descent can never leave; "
+            "mix it with the uniform policy"
+        )
+    return replace(choice, settings=replace(settings, initial_policy=start))
+
+
+def _default_entropy(cmdp: CMDP, tol: float) -> float:
+    """The largest weight whose regularised optimum is within tol/2 of the true one: α log|A| / (1 − γ) ≤ tol/2."""
+    span = float(reference_span(cmdp.spans)[0])
+    if tol == 0.0 or cmdp.actions == 1:
+        return 0.01 * span
+    return 0.5 * tol * min(1.0, span) * (1.0 - cmdp.gamma) / float(np.log(cmdp.actions))

@@ -1,0 +1,63 @@
+"""The history of a run: named columns, one row per iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cmdpkit.checks import Array
+
+OTHER_NAMES = {"reward": "objective", "costs": "constraint_values", "steps": "samples"}
+"""Names that training runs had before all learners shared one vocabulary. They still work."""
+
+
+class History:
+    """One row per iteration: `history["objective"]` or `history.objective` is a column, `len()` counts the rows.
+
+    All learners: `objective`, `violation` (largest) and `time` are (K,); `constraint_values` and `multipliers` (the
+    rule's λ) are (K, m), all in the user's sense and units. First-order methods also have `inner_steps`; where
+    something is sampled, `samples` counts it. Row k describes π_{k+1}, the policy after the step; in a training run it
+    describes the policy before it.
+
+    Tabular learners: `average_objective`, `average_constraint_values` and `average_violation` are those of the average
+    of π_1..π_{k+1}. The neural learner: `divergence` and `verdict` of the trust-region step, and `explained`
+    (K, m + 1), the part of the returns' variance that the critics explained. Exact methods have one row per oracle
+    call, with the `bound` that is proved.
+    """
+
+    def __init__(self, columns: Mapping[str, Any]) -> None:
+        self._columns = {name: np.asarray(column) for name, column in columns.items()}
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self._columns)
+
+    def _column(self, name: str) -> Array | None:
+        columns: dict[str, Array] = self.__dict__.get("_columns", {})
+        return columns.get(name, columns.get(OTHER_NAMES.get(name, name)))
+
+    def __getitem__(self, name: str) -> Array:
+        column = self._column(name)
+        if column is None:
+            raise KeyError(f"the history has no column {name!r}; it has {', '.join(self._columns)}")
+        return column
+
+    def __getattr__(self, name: str) -> Array:
+        # Copying and unpickling ask for special names before there are columns.
+        column = None if name.startswith("_") else self._column(name)
+        if column is None:
+            raise AttributeError(
+                f"the history has no column {name!r}; it has {', '.join(self.__dict__.get('_columns', ()))}"
+            )
+        return column
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._column(name) is not None
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values()), ()))
+
+    def __repr__(self) -> str:
+        return f"History({len(self)} rows: {', '.join(self._columns)})"

@@ -1,0 +1,24 @@
+"""What a method hands to `solve`, which makes it a `Result`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cmdpkit.certificates.certificate import Certificate
+from cmdpkit.policy import TabularPolicy
+from cmdpkit.run.history import History
+from cmdpkit.run.status import Status
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The answer of an exact or a first-order method on a known model."""
+
+    status: Status
+    policy: TabularPolicy
+    certificate: Certificate
+    history: History
+    iterations: int
+    last_policy: TabularPolicy | None = None
+    average_policy: TabularPolicy | None = None
+    note: str = ""

@@ -1,0 +1,139 @@
+"""The prover as an observer: ends a first-order run when a certificate shows the tolerance, or that there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cmdpkit.certificates.certificate import Certificate
+from cmdpkit.certificates.checker import certificate_of, refutation
+from cmdpkit.checks import Array
+from cmdpkit.exact.mdp import Stop, minimise
+from cmdpkit.model import CMDP
+from cmdpkit.policy import TabularPolicy
+from cmdpkit.primal_dual import Iterate
+from cmdpkit.run.recorder import ExactRecorder
+from cmdpkit.run.status import Status
+
+
+class Proved(NamedTuple):
+    """What ends a run: a policy, and its proof of optimality or of infeasibility."""
+
+    policy: TabularPolicy
+    certificate: Certificate
+
+    @property
+    def status(self) -> Status:
+        return Status.OPTIMAL if self.certificate.infeasibility is None else Status.INFEASIBLE
+
+
+class Prover:
+    """Looks for a certificate when the method says that it has arrived, and else at every tenth part of the run.
+
+    It does so only when a policy is near enough to the limits.
+    """
+
+    def __init__(self, cmdp: CMDP, recorder: ExactRecorder, tol: float, allowed_violation: float, stop: Stop) -> None:
+        self.cmdp, self.recorder, self.tol, self.allowed_violation = cmdp, recorder, tol, allowed_violation
+        self.stop = stop
+        self.next_check = 10
+        self.next_refutation = 20
+        self.bound = -np.inf
+        self.closest: tuple[float, Array] | None = None  # smallest distance that a rule has told, and its multipliers
+        self.multipliers = np.zeros(cmdp.num_constraints)
+        self.found: Proved | None = None
+
+    def __call__(self, iterate: Iterate) -> Status | None:
+        self.found = self._look(iterate)
+        return None if self.found is None else self.found.status
+
+    def _look(self, iterate: Iterate) -> Proved | None:
+        """A certificate that ends the run at this iterate, and its policy, if there is one."""
+        k = iterate.k
+        if iterate.distance is not None and (self.closest is None or iterate.distance < self.closest[0]):
+            self.closest = iterate.distance, iterate.multipliers
+        if self.tol == 0.0 or (k < self.next_check and not self._promising(iterate)):
+            return None
+        self.next_check = k + max(10, k // 10)
+        near = [policy for policy, values in self._policies() if self._feasible(values[1:])]
+        for lam in self._candidates() if near else []:
+            self._ask(lam)
+            for policy in near:
+                certificate = certificate_of(self.cmdp, policy(), self.multipliers, self.bound)
+                if self._proved(certificate):
+                    return Proved(policy(), certificate)
+        if k >= self.next_refutation:  # also when a policy is near: the limits may be missed by a hair
+            self.next_refutation = 2 * k
+            return self._refute()
+        return None
+
+    def _promising(self, iterate: Iterate) -> bool:
+        """The method itself expects that it has arrived."""
+        size = self.cmdp.proof_scale(iterate.objective)
+        return iterate.distance is not None and iterate.distance <= self.tol * size
+
+    def _policies(self) -> list[tuple[Callable[[], TabularPolicy], Array]]:
+        last = self.recorder.rows[-1]
+        average = self.recorder.values / len(self.recorder.rows)
+        return [
+            (lambda: self.recorder.policy, np.append(last.objective, last.v)),
+            (lambda: self.recorder.average_policy, average),
+        ]
+
+    def _feasible(self, v: Array) -> bool:
+        return bool((v <= self.allowed_violation * self.cmdp.fine_scales[1:]).all())
+
+    def _proved(self, certificate: Certificate) -> bool:
+        """Optimal to `tol`, in the user's definition and relative to the size of the costs."""
+        distance = abs(certificate.objective - certificate.bound)
+        safe = certificate.feasible(self.allowed_violation)
+        return (
+            safe and certificate.gap <= self.tol and distance <= self.tol * self.cmdp.proof_scale(certificate.objective)
+        )
+
+    def _candidates(self) -> list[Array]:
+        closest = [] if self.closest is None else [self.closest[1]]
+        return closest + self.recorder.candidate_multipliers() or [self.multipliers]
+
+    def _ask(self, lam: Array) -> None:
+        """Ask for G(λ), and keep the best."""
+        choice = self.recorder.policy.log_probabilities.argmax(axis=1)
+        bound = minimise(self.cmdp, np.append(1.0, lam), choice, self.stop).bound
+        if bound > self.bound:
+            self.bound, self.multipliers = bound, lam
+
+    def _refute(self) -> Proved | None:
+        """When multipliers run away, their direction is a candidate for a proof that the limits cannot be met."""
+        for y in (self.recorder.last_weights[1:], self.recorder.weights[1:]):
+            if y.min(initial=0.0) >= 0.0 and y.sum() > 0.0:
+                margin = minimise(self.cmdp, np.append(0.0, y / y.sum()), stop=self.stop).bound
+                if margin > 0.0:
+                    policy = self.recorder.policy
+                    return Proved(policy, refutation(self.cmdp, policy, y / y.sum(), margin))
+        return None
+
+    def conclude(self) -> Proved:
+        """The better of the last and the average policy, with the best bound that the run has led to."""
+        for lam in self._candidates():
+            self._ask(lam)
+        policies = [self.recorder.policy, self.recorder.average_policy]
+        certificates = [certificate_of(self.cmdp, policy, self.multipliers, self.bound) for policy in policies]
+        # The policy to use: safe enough if there is such a one, then the one proved optimal to the smaller tolerance.
+        merits = [(not c.feasible(self.allowed_violation), max(c.gap, c.violation)) for c in certificates]
+        best = merits.index(min(merits))
+        return Proved(policies[best], certificates[best])
+
+    def suffices(self, certificate: Certificate) -> bool:
+        return certificate.optimal(self.tol) and certificate.feasible(self.allowed_violation)
+
+    def state(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"next_check": self.next_check, "next_refutation": self.next_refutation}
+        state |= {"bound": self.bound, "multipliers": self.multipliers}
+        return state if self.closest is None else state | {"distance": self.closest[0], "closest": self.closest[1]}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.next_check, self.next_refutation = int(state["next_check"]), int(state["next_refutation"])
+        self.bound, self.multipliers = float(state["bound"]), np.asarray(state["multipliers"])
+        self.closest = (float(state["distance"]), np.asarray(state["closest"])) if "distance" in state else None

@@ -1,0 +1,189 @@
+"""What is remembered of a run: every iterate's values, and what the averages are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from cmdpkit.checks import Array
+from cmdpkit.learners.exact import ExactLearner
+from cmdpkit.learners.sampled import SampledLearner
+from cmdpkit.model import CMDP, Problem
+from cmdpkit.policy import MixturePolicy, TabularPolicy
+from cmdpkit.primal_dual import Iterate
+from cmdpkit.run.budget import Snapshot
+from cmdpkit.run.history import History
+
+
+class Row(NamedTuple):
+    """One row of the history, in the internal sign convention."""
+
+    objective: float
+    v: Array
+    multipliers: Array
+    inner_steps: int
+    time: float
+    samples: int = 0  # transitions or environment steps so far
+
+
+class Recorder(Protocol):
+    """Remembers iterates, and can be saved and restored with the run."""
+
+    rows: list[Row]
+    problem: Problem
+
+    def add(self, iterate: Iterate, elapsed: float) -> None: ...
+    def state(self) -> dict[str, Any]: ...
+    def restore(self, state: dict[str, Any]) -> None: ...
+    def history(self) -> History: ...
+
+
+class ExactRecorder:
+    """The iterates π_1..π_K of an exact learner: their values, the average occupancy, the average weights.
+
+    Where the learner sees limits that are tightened by `margins`, values are recorded against the limits as they are.
+    """
+
+    def __init__(self, cmdp: CMDP, learner: ExactLearner, margins: Array | None = None) -> None:
+        self.problem: Problem = cmdp
+        self.margins = margins
+        self.learner = learner
+        self.policy = learner.policy
+        self.rows: list[Row] = []
+        self.occupancy = np.zeros((cmdp.states, cmdp.actions))
+        self.values = np.zeros(cmdp.num_constraints + 1)  # sums of V_0..V_m
+        self.weights = np.zeros(cmdp.num_constraints + 1)  # sums of the weights used
+        self.last_weights = self.weights.copy()
+
+    def add(self, iterate: Iterate, elapsed: float) -> None:
+        self.policy = self.learner.policy
+        self.occupancy += self.learner.occupancy
+        v = iterate.v if self.margins is None else iterate.v - self.margins
+        self.values[0] += iterate.objective
+        self.values[1:] += v
+        self.last_weights = np.array([iterate.weights.objective, *iterate.weights.constraints])
+        self.weights += self.last_weights
+        self.rows.append(Row(iterate.objective, v, iterate.multipliers, iterate.inner_steps, elapsed))
+
+    @property
+    def average_policy(self) -> TabularPolicy:
+        """The stationary policy whose values are the averages: (1/K) Σ d^{π_k}, normalised in every state."""
+        if not self.rows:
+            return self.policy
+        return TabularPolicy.from_occupancy(self.occupancy, self.policy.probabilities)
+
+    def candidate_multipliers(self) -> list[Array]:
+        """Weights of the constraints relative to the objective's: those of the last step, and those of all steps.
+
+        With fixed steps PMD-PD's are λ + η′ V, which tends to the optimal multipliers also where a limit is slack (λ
+        alone tends to −η′ V there); with growing steps they are λ itself. The average is what a method without
+        multipliers (CRPO) has in effect used.
+        """
+        candidates = [self.last_weights, self.weights]
+        return [np.maximum(w[1:] / w[0], 0.0) for w in candidates if w[0] > 0.0]
+
+    def history(self) -> History:
+        return History(with_averages(self.problem, self.rows))
+
+    def state(self) -> dict[str, Any]:
+        sums = {"occupancy": self.occupancy, "values": self.values, "weights": self.weights}
+        return {name: table.copy() for name, table in sums.items()} | {"last_weights": self.last_weights}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.policy = self.learner.policy
+        self.occupancy, self.values, self.weights = (np.array(state[n]) for n in ("occupancy", "values", "weights"))
+        self.last_weights = np.array(state["last_weights"])
+
+
+class SampledRecorder:
+    """The iterates of a sampled learner: their estimated values, and the policies of the mixture."""
+
+    def __init__(self, problem: Problem, learner: SampledLearner) -> None:
+        self.problem, self.learner = problem, learner
+        self.start = learner.policy
+        self.rows: list[Row] = []
+        self.policies: list[TabularPolicy] = []
+
+    def add(self, iterate: Iterate, elapsed: float) -> None:
+        numbers = (iterate.objective, iterate.v, iterate.multipliers, iterate.inner_steps)
+        self.rows.append(Row(*numbers, elapsed, self.learner.samples))
+        self.policies.append(self.learner.policy)
+
+    @property
+    def policy(self) -> TabularPolicy:
+        return self.policies[-1] if self.policies else self.start
+
+    @property
+    def mixture(self) -> MixturePolicy:
+        """The average of the iterates: one of them is drawn at the start of every episode."""
+        return MixturePolicy(self.policies or [self.start])
+
+    def history(self) -> History:
+        samples = np.array([row.samples for row in self.rows], dtype=np.int64)
+        return History(with_averages(self.problem, self.rows) | {"samples": samples})
+
+    def state(self) -> dict[str, Any]:
+        return {"policies": np.stack([policy.log_probabilities for policy in self.policies])}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.policies = [TabularPolicy.stored(table) for table in state["policies"]]
+
+
+def columns_of(problem: Problem, rows: Sequence[Row]) -> dict[str, Array]:
+    """The columns that every history has, in the user's sense and units."""
+    count, m = len(rows), problem.num_constraints
+    v_0 = np.array([row.objective for row in rows], dtype=float)
+    v = np.array([row.v for row in rows], dtype=float).reshape(count, m)
+    return {
+        "objective": problem.sense * v_0 + 0.0,
+        "constraint_values": problem.user_constraint_values(v),
+        "violation": np.maximum(v, 0.0).max(axis=1, initial=0.0),
+        "multipliers": np.array([row.multipliers for row in rows], dtype=float).reshape(count, m),
+        "inner_steps": np.array([row.inner_steps for row in rows], dtype=int),
+        "time": np.array([row.time for row in rows], dtype=float),
+    }
+
+
+def with_averages(problem: Problem, rows: Sequence[Row]) -> dict[str, Array]:
+    """The same, with the values of the average of all policies so far."""
+    count, m = len(rows), problem.num_constraints
+    k = np.arange(1, count + 1)
+    v_0 = np.array([row.objective for row in rows], dtype=float)
+    average = np.cumsum(np.array([row.v for row in rows], dtype=float).reshape(count, m), axis=0) / k[:, None]
+    return columns_of(problem, rows) | {
+        "average_objective": problem.sense * np.cumsum(v_0) / k + 0.0,
+        "average_constraint_values": problem.user_constraint_values(average),
+        "average_violation": np.maximum(average, 0.0).max(axis=1, initial=0.0),
+    }
+
+
+def snapshot(
+    problem: Problem, row: Row, iteration: int, bound: float = -np.inf, samples: int | None = None, **details: Any
+) -> Snapshot:
+    """What a callback hears of a row, in the user's sense and units."""
+    return Snapshot(
+        iteration=iteration,
+        objective=problem.user_objective(row.objective),
+        violation=float((problem.violations(row.v) / problem.tolerance_scales).max(initial=0.0)),
+        bound=float(problem.user_objective(bound)),
+        multipliers=row.multipliers.copy(),
+        time=row.time,
+        samples=samples,
+        constraint_values=problem.user_constraint_values(row.v),
+        **details,
+    )
+
+
+def rows_as_columns(rows: Sequence[Row]) -> dict[str, Any]:
+    """Rows as a checkpoint keeps them."""
+    return {f"row_{name}": np.array([getattr(row, name) for row in rows]) for name in Row._fields}
+
+
+def rows_from_columns(state: dict[str, Any]) -> list[Row]:
+    columns = zip(*(state[f"row_{name}"] for name in Row._fields), strict=True)
+    return [
+        Row(float(v_0), np.asarray(v), np.asarray(lam), int(steps), float(time), int(samples))
+        for v_0, v, lam, steps, time, samples in columns
+    ]

@@ -1,0 +1,141 @@
+"""Results in files: everything that a run returned, in one `.npz` without pickle."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from cmdpkit.certificates.certificate import Certificate
+from cmdpkit.certificates.rollouts import SimulationCertificate
+from cmdpkit.files import PathLike, load_arrays, save_arrays
+from cmdpkit.learners.neural.policy import NeuralPolicy
+from cmdpkit.model import AtLeast, AtMost, Problem
+from cmdpkit.policy import MixturePolicy, TabularPolicy
+from cmdpkit.run.history import History
+from cmdpkit.run.result import RunResult
+from cmdpkit.run.status import Status
+
+AnyResult = TypeVar("AnyResult", bound=RunResult)
+
+KIND, VERSION = "cmdpkit result", 1
+POLICIES = ("policy", "last_policy", "average_policy")
+CERTIFICATES: dict[str, type] = {"Certificate": Certificate, "SimulationCertificate": SimulationCertificate}
+
+
+def save_result(result: RunResult, path: PathLike) -> None:
+    """Write a result. Of the model only sizes and limits are kept: `CMDP.save` is for the rest."""
+    arrays: dict[str, Any] = {f"history_{name}": result.history[name] for name in result.history.columns}
+    plain: dict[str, Any] = {"version": VERSION, "class": type(result).__name__}
+    for entry in fields(result):
+        value = getattr(result, entry.name)
+        if entry.name == "history":
+            continue
+        if entry.name in POLICIES:
+            arrays |= _policy_arrays(entry.name, value)
+        elif entry.name == "model":
+            plain["model"] = _describe(value)
+        else:
+            plain[entry.name] = _encode(value)
+    save_arrays(path, KIND, arrays | {"plain": np.array(json.dumps(plain))})
+
+
+def load_result(kind: type[AnyResult], path: PathLike) -> AnyResult:
+    """Read what `save_result` wrote."""
+    if Path(path).suffix == ".json":
+        raise ValueError(f"{path} is a summary for people and programs; load the .npz file of result.save")
+    arrays = load_arrays(path, KIND)
+    try:
+        plain = json.loads(str(arrays["plain"]))
+        if plain["version"] != VERSION:
+            raise ValueError(f"its format version is {plain['version']}, this cmdpkit reads version {VERSION}")
+        if plain["class"] != kind.__name__:
+            raise ValueError(f"it holds a {plain['class']}; use cmdpkit.{plain['class']}.load")
+        columns = {n.removeprefix("history_"): table for n, table in arrays.items() if n.startswith("history_")}
+        values: dict[str, Any] = {"history": History(columns)}
+        for entry in fields(kind):
+            if entry.name in POLICIES:
+                values[entry.name] = _policy(entry.name, arrays)
+            elif entry.name == "model":
+                values["model"] = _problem(plain["model"])
+            elif entry.name != "history":
+                values[entry.name] = _decode(plain[entry.name])
+        return kind(**values)
+    except KeyError as error:
+        raise ValueError(f"{path} is damaged: the entry {error} is missing") from error
+    except (ValueError, TypeError, IndexError, AttributeError) as error:
+        raise ValueError(f"{path} does not hold a valid result: {error}") from error
+
+
+def _encode(value: Any) -> Any:
+    """A value as JSON that `_decode` turns back into the same."""
+    if isinstance(value, Status):
+        return {"status": value.name}
+    if isinstance(value, np.ndarray):
+        return {"array": value.tolist(), "dtype": str(value.dtype), "shape": value.shape}
+    if isinstance(value, tuple):
+        return {"tuple": [_encode(item) for item in value]}
+    if isinstance(value, Path):
+        return {"path": str(value)}
+    if type(value).__name__ in CERTIFICATES:
+        return {type(value).__name__: {f.name: _encode(getattr(value, f.name)) for f in fields(value)}}
+    if isinstance(value, np.generic):
+        return value.item()
+    return {"dict": value} if isinstance(value, dict) else value
+
+
+def _decode(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if "status" in value:
+        return Status[value["status"]]
+    if "array" in value:
+        return np.array(value["array"], dtype=value["dtype"]).reshape(value["shape"])
+    if "tuple" in value:
+        return tuple(_decode(item) for item in value["tuple"])
+    if "path" in value:
+        return Path(value["path"])
+    if "dict" in value:
+        return value["dict"]
+    name, content = next(iter(value.items()))
+    return CERTIFICATES[name](**{key: _decode(item) for key, item in content.items()})
+
+
+def _policy_arrays(name: str, policy: Any) -> dict[str, Any]:
+    if isinstance(policy, TabularPolicy):
+        return {f"{name}_tabular": policy.log_probabilities}
+    if isinstance(policy, MixturePolicy):
+        tables = np.stack([one.log_probabilities for one in policy.policies])
+        return {f"{name}_mixture": tables, f"{name}_weights": policy.weights}
+    if isinstance(policy, NeuralPolicy):
+        return {f"{name}_neural_{key}": table for key, table in policy.arrays().items()}
+    return {}
+
+
+def _policy(name: str, arrays: dict[str, Any]) -> Any:
+    if f"{name}_tabular" in arrays:
+        return TabularPolicy.checked(arrays[f"{name}_tabular"])
+    if f"{name}_mixture" in arrays:
+        tables = [TabularPolicy.checked(table) for table in arrays[f"{name}_mixture"]]
+        return MixturePolicy(tables, arrays[f"{name}_weights"])
+    prefix = f"{name}_neural_"
+    parts = {key.removeprefix(prefix): table for key, table in arrays.items() if key.startswith(prefix)}
+    return NeuralPolicy.from_arrays(parts) if parts else None
+
+
+def _describe(problem: Problem) -> dict[str, Any]:
+    limits = [[c.name, c.sign, c.limit, bool(c.per_step)] for c in problem.constraints]
+    sizes = {name: getattr(problem, name) for name in ("states", "actions", "gamma", "maximise")}
+    return sizes | {"limits": limits}
+
+
+def _problem(described: dict[str, Any]) -> Problem:
+    limits = [
+        (AtMost if sign > 0 else AtLeast)(None, limit, name=name, per_step=per_step)
+        for name, sign, limit, per_step in described["limits"]
+    ]
+    sizes = {name: described[name] for name in ("states", "actions", "gamma", "maximise")}
+    return Problem.described(**sizes, constraints=tuple(limits))

@@ -1,0 +1,152 @@
+"""Settings of the learners: what users may change, each with its default, domain and one line of help.
+
+Methods add options of their own (see rules/registry.py). Importing this module imports neither NumPy nor SciPy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cmdpkit.options import (
+    FLAG,
+    FRACTION,
+    GAMMA,
+    NONNEGATIVE,
+    OBJECT,
+    POSITIVE,
+    WHOLE,
+    WIDTHS,
+    Domain,
+    choice,
+    option,
+)
+
+
+def _confidence(value: Any, name: str, _: int | None) -> float:
+    from cmdpkit.checks import check_confidence
+
+    return check_confidence(value, name)
+
+
+def _several(value: Any, name: str, _: int | None) -> int:
+    from cmdpkit.checks import check_count
+
+    return check_count(value, name, least=2)
+
+
+CONFIDENCE = Domain("a number between 0 and 1", _confidence)
+SEVERAL = Domain("a whole number of at least 2", _several, "whole")
+
+
+@dataclass(frozen=True)
+class TabularSettings:
+    """Settings of the exact and the sampled learner."""
+
+    step: float | None = option(
+        None, POSITIVE, "Step: the policy is multiplied by exp(-step * Q); the scale of the model decides by default."
+    )
+    inner_steps: int | None = option(None, WHOLE, "Policy steps per dual update.  [default: 1]")
+    alpha: float | None = option(
+        None, NONNEGATIVE, "Weight of the KL divergence to the anchor policy.  [default: 1 / step]"
+    )
+    initial_policy: Any = option(None, OBJECT, "Policy to start from; uniform by default.")
+    initial_multipliers: Any = option(None, OBJECT, "Multipliers to start from; the method's own by default.")
+
+
+@dataclass(frozen=True)
+class ZeroSettings:
+    """What pmd-pd-zero takes beyond the options of pmd-pd."""
+
+    xi: float | None = option(None, POSITIVE, "Slater margin; computed when it is not given.")
+
+
+@dataclass(frozen=True)
+class NeuralSettings:
+    """Settings of the neural learner.
+
+    Every iteration resets all environments, and its random numbers depend on the seed and its number alone.
+    """
+
+    num_envs: int = option(10, WHOLE, "Environments stepped together; each gives one sample of reward and costs.")
+    steps: int = option(500, WHOLE, "Steps of every environment per iteration.")
+    gamma: float = option(0.98, GAMMA, "Discount factor of the advantages, and of the measure 'discounted'.")
+    smoothing: float = option(
+        1.0, FRACTION, "Lambda of generalised advantage estimation; 1 gives Monte-Carlo returns minus values."
+    )
+    hidden: tuple[int, ...] = option((128, 128), WIDTHS, "Sizes of the hidden layers, of policy and critics alike.")
+    radius: float = option(0.003, POSITIVE, "Radius of the trust region: largest mean KL divergence of a step.")
+    damping: float = option(0.001, NONNEGATIVE, "Added to the diagonal of the Fisher matrix.")
+    cg_steps: int = option(10, WHOLE, "Conjugate-gradient steps per policy step.")
+    line_search: int = option(10, WHOLE, "Largest number of trials of the line search.")
+    inner_steps: int = option(1, WHOLE, "Policy iterations per dual update.")
+    alpha: float = option(
+        1.0, NONNEGATIVE, "Weight of the KL divergence to the anchor policy; it acts from the second inner step on."
+    )
+    normalise: bool = option(False, FLAG, "Scale observations by their running mean and standard deviation.")
+    critic_rate: float = option(1e-3, POSITIVE, "Learning rate of the critics.")
+    critic_epochs: int = option(5, WHOLE, "Passes of the critics over each batch.")
+    critic_minibatch: int = option(250, WHOLE, "Size of the critics' minibatches.")
+
+
+ESTIMATORS = ("truncated", "geometric", "pooled")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How values are estimated from a simulator.
+
+    Args:
+        rollouts: M_Q, rollouts from every pair (s, a) for each policy step.
+        value_rollouts: M_V, rollouts from the initial distribution for each dual step.
+        horizon: N, steps of a rollout; by default so many that γ^N ≤ 0.01.
+        estimator: "truncated", Algorithm 2 itself: discounted sums of N steps; "geometric", as in Figure 3: sums of a
+            Geometric(1 − γ) number of steps, undiscounted and unbiased; or "pooled", not in the paper: all transitions
+            ever drawn are kept as an empirical model, `rollouts` single transitions are added from every pair in each
+            step, and the values solve its equations. That needs far fewer transitions, and memory for those seen.
+        schedule: "theory" sets the macro steps and all of the above by Theorem 3 (pmd-pd and "truncated" only).
+        epsilon, confidence: of the theorem: gap and violation at most epsilon with this confidence.
+        slater: the theorem's ξ, the margin by which all limits can be met; computed when a `CMDP` is given.
+        certificate_rollouts: fresh rollouts for the certificates of a simulator's result.
+
+    Example:
+        >>> import cmdpkit as ck
+        >>> few = ck.Sampling(rollouts=20, estimator="pooled")
+        >>> result = ck.solve(ck.problems.paper(), "pmd-pd", sampling=few, max_iterations=100, seed=1)
+        >>> result.samples, bool(result.certificate.gap < 0.05)
+        (404000, True)
+    """
+
+    rollouts: int = option(20, WHOLE, "Rollouts from every state-action pair in each step.")
+    value_rollouts: int = option(1_000, WHOLE, "Rollouts from the initial distribution in each step.")
+    horizon: int | None = option(None, WHOLE, "Steps of a rollout; by default until gamma^steps is 0.01.")
+    estimator: str = option("truncated", choice(*ESTIMATORS), "How values are estimated.")
+    schedule: str | None = option(None, choice("theory"), "Use the numbers of Theorem 3.")
+    epsilon: float | None = option(None, POSITIVE, "Theorem 3: the accuracy to reach.")
+    confidence: float = option(0.95, CONFIDENCE, "Confidence of Theorem 3 and of the certificates.")
+    slater: float | None = option(None, POSITIVE, "Theorem 3: margin by which all limits can be met.")
+    certificate_rollouts: int = option(10_000, SEVERAL, "Fresh rollouts for the certificates of a simulator's result.")
+
+    def __post_init__(self) -> None:
+        from cmdpkit.options import options_of
+
+        for name, declared in options_of(Sampling).items():
+            if getattr(self, name) is not None or declared.default is not None:
+                object.__setattr__(self, name, declared.domain.check(getattr(self, name), name, None))
+        if self.horizon is not None and self.estimator != "truncated":
+            raise ValueError(f"horizon belongs to the truncated estimator; {self.estimator!r} has none")
+        self._check_schedule()
+
+    def _check_schedule(self) -> None:
+        if self.schedule is None:
+            unused = [name for name in ("epsilon", "slater") if getattr(self, name) is not None]
+            if unused:
+                raise ValueError(f"{unused[0]} is a parameter of schedule='theory'")
+            return
+        plain = Sampling()
+        fixed = ("estimator", "horizon", "rollouts", "value_rollouts")
+        given = [name for name in fixed if getattr(self, name) != getattr(plain, name)]
+        if given:
+            raise ValueError(f"schedule='theory' sets {given[0]} itself (with the truncated estimator); leave it out")
+        if self.epsilon is None:
+            raise ValueError("schedule='theory' needs a positive epsilon, the accuracy to reach")

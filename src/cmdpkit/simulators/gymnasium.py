@@ -1,0 +1,65 @@
+"""Gymnasium environments with discrete states and actions, as simulators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from cmdpkit.model import Limit
+from cmdpkit.simulators.simulator import Simulator
+
+
+def from_gymnasium(
+    env: Any,
+    *,
+    gamma: float,
+    quantities: Callable[[int, int, int, float], Sequence[float]] | None = None,
+    constraints: Sequence[Limit] = (),
+    bounds: Sequence[tuple[float, float]] | None = None,
+) -> Simulator:
+    """A Gymnasium environment with discrete states and actions that can be set to a state, as a simulator.
+
+    Toy-text environments (FrozenLake, CliffWalking, Taxi) keep their state in `env.unwrapped.s`. When an episode ends
+    the chain stays where it is for ever, at no reward.
+
+    Args:
+        env: the environment.
+        gamma: the discount factor.
+        quantities: called with (state, action, next state, reward); returns what each limit counts in that step.
+        constraints, bounds: as for `Simulator`.
+    """
+    env.reset(seed=0)  # toy-text environments have a state only then
+    bare = env.unwrapped
+    states, actions = (getattr(space, "n", None) for space in (env.observation_space, env.action_space))
+    if states is None or actions is None or not hasattr(bare, "s"):
+        raise ValueError(f"{env} has no discrete states and actions with a settable state env.unwrapped.s")
+    if not hasattr(bare, "P"):
+        raise ValueError(f"{env} has no table env.unwrapped.P, from which the states that end an episode are known")
+    if constraints and quantities is None:
+        raise ValueError("quantities is needed: what does each limit count?")
+    # Where an episode has ended, known beforehand: what a state does must not depend on what was seen before.
+    rows = (row for moves in bare.P.values() for outcomes in moves.values() for row in outcomes)
+    ended = {int(following) for _, following, _, done in rows if done}
+
+    def start(count: int, rng: np.random.Generator) -> Any:
+        return np.array([env.reset(seed=int(rng.integers(2**31)))[0] for _ in range(count)], dtype=np.int64)
+
+    def step(before: Any, chosen: Any, rng: np.random.Generator) -> tuple[Any, Any]:
+        following = np.array(before)
+        values = np.zeros((len(constraints) + 1, before.size))
+        bare.np_random = rng  # the environment draws from our generator, so that runs repeat
+        for i, (s, a) in enumerate(zip(before, chosen, strict=True)):
+            if int(s) in ended:
+                continue
+            bare.s = int(s)
+            observation, reward, _, _, _ = bare.step(int(a))
+            following[i], values[0, i] = observation, reward
+            if quantities is not None:
+                values[1:, i] = quantities(int(s), int(a), int(observation), float(reward))
+        return following, values
+
+    return Simulator(
+        step, start, states=int(states), actions=int(actions), gamma=gamma, constraints=constraints, bounds=bounds
+    )

@@ -1,0 +1,127 @@
+"""The simulator of a known model, with compiled rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from cmdpkit.checks import Array, digest
+from cmdpkit.model import CMDP
+from cmdpkit.simulators.simulator import Integers, Returns, Simulator, ranges, stream
+
+STREAM_ROLLOUTS = 1_024
+"""Rollouts of a compiled simulator that share a random stream."""
+
+PARALLEL_STEPS = 2_000_000
+"""Below this many transitions one thread is as fast as two."""
+
+
+class ModelSimulator(Simulator):
+    """The simulator of a known model, with compiled rollouts."""
+
+    def __init__(self, cmdp: CMDP) -> None:
+        self.cmdp = cmdp
+        self.states, self.actions, self.gamma = cmdp.states, cmdp.actions, cmdp.gamma
+        self.constraints, self.maximise = cmdp.constraints, cmdp.maximise
+        self._set_units()
+        # The user's quantities again: a per-step limit bounds (1 − γ) times the sum, and that factor is put in later.
+        tables = [cmdp.objective] + [np.asarray(c.values) for c in cmdp.constraints]
+        self.quantities: Array = np.stack(tables).reshape(len(tables), -1)
+        self.bounds = np.stack([self.quantities.min(axis=1), self.quantities.max(axis=1)], axis=1)
+        if self.actions > 65_536 or self.states >= 2**32:
+            raise ValueError("the compiled simulator takes at most 65,536 actions and 2^32 states")
+
+    def identity(self) -> dict[str, Any]:
+        return super().identity() | {"model": digest(*self._matrix, self.quantities, self.cmdp.initial)}
+
+    def start(self, count: int, rng: np.random.Generator) -> Integers:
+        return rng.choice(self.states, size=count, p=self.cmdp.initial)
+
+    def step(self, states: Integers, actions: Integers, rng: np.random.Generator) -> tuple[Integers, Array]:
+        pairs = states * self.actions + actions
+        table, heads = self._pair_starts
+        entry = heads[pairs] + rng.integers(heads[pairs + 1] - heads[pairs])
+        own = rng.integers(2**32, size=pairs.size, dtype=np.uint64) < table[entry, 0] >> np.uint64(32)
+        following = np.where(own, table[entry, 0] & np.uint64(2**32 - 1), table[entry, 1])
+        return following.astype(np.int64), self.quantities[:, pairs]
+
+    def returns(
+        self,
+        probabilities: Array,
+        horizon: int | None,
+        rollouts: int,
+        seed: Sequence[int],
+        *,
+        pairs: bool = False,
+        weights: Array | None = None,
+        state_cost: Array | None = None,
+        offset: Array | None = None,
+    ) -> Returns:
+        """The same numbers for the same seed, whatever the number of threads: every block has a stream of its own."""
+        from cmdpkit.simulators import compiled
+
+        mix = np.eye(self.num_constraints + 1) if weights is None else weights
+        now = (mix @ self.quantities).T - (0.0 if offset is None else offset)  # (S·A, q)
+        costs = now if state_cost is None else now + np.repeat(state_cost, self.actions)[:, None]
+        starts, heads = self._pair_starts if pairs else self._initial_starts
+        # A pair's own cost comes first, undiscounted; the rollout that follows it is one step shorter.
+        first, discount, steps = (now, self.gamma, -1) if pairs else (np.zeros((1, len(mix))), 1.0, 0)
+        sizes = [end - begin for begin, end in ranges(rollouts, STREAM_ROLLOUTS)]
+        counts = np.tile(np.array(sizes, dtype=np.int64), len(heads) - 1)
+        keys = stream(seed).generate_state(counts.size, np.uint64)
+        out = (np.zeros((counts.size, len(mix))), np.zeros((counts.size, len(mix))), np.zeros(counts.size, np.int64))
+        length = -1 if horizon is None else horizon + steps
+        mean_length = 1.0 / (1.0 - self.gamma) if horizon is None else horizon
+        large = (len(heads) - 1) * rollouts * mean_length >= PARALLEL_STEPS
+        run = compiled.rollouts_parallel if large else compiled.rollouts_serial
+        chain = (*self._tables(probabilities), np.ascontiguousarray(costs), starts, heads, np.ascontiguousarray(first))
+        run(*chain, discount, self.gamma, length, counts, keys, *out)
+        sums, squares = (table.reshape(len(heads) - 1, -1, len(mix)).sum(axis=1) for table in out[:2])
+        drawn = int(out[2].sum()) + (len(heads) - 1) * rollouts * (1 if pairs else 0)
+        return Returns(rollouts, sums, squares, drawn)
+
+    def _tables(self, probabilities: Array) -> tuple[Any, Any]:
+        from cmdpkit.simulators import compiled
+
+        pointers, columns, data = self._matrix
+        table = np.empty((data.size, 2), dtype=np.uint64)
+        base = np.empty(self.states + 1, dtype=np.int64)
+        compiled.build_tables(pointers, columns, data, np.ascontiguousarray(probabilities), table, base)
+        return table, base
+
+    @cached_property
+    def _matrix(self) -> tuple[Any, Any, Any]:
+        import scipy.sparse as sp
+
+        matrix = sp.csr_array(self.cmdp.transitions)
+        return matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), matrix.data
+
+    @cached_property
+    def _initial_starts(self) -> tuple[Any, Any]:
+        states = np.flatnonzero(self.cmdp.initial)
+        return _starts(np.array([0, states.size]), states, self.cmdp.initial[states])
+
+    @cached_property
+    def _pair_starts(self) -> tuple[Any, Any]:
+        return _starts(*self._matrix)
+
+
+def _starts(pointers: Any, columns: Any, data: Any) -> tuple[Any, Any]:
+    """Alias tables of first states, one a row of a sparse matrix, and where each begins."""
+    from cmdpkit.simulators import compiled
+
+    table = np.empty((data.size, 2), dtype=np.uint64)
+    compiled.build_starts(pointers, columns, data, table)
+    return table, pointers
+
+
+def as_simulator(model: Any) -> Simulator:
+    """A simulator as it is, or that of a model."""
+    if isinstance(model, CMDP):
+        return ModelSimulator(model)
+    if not isinstance(model, Simulator):
+        raise TypeError(f"a cmdpkit.CMDP or cmdpkit.Simulator is needed, not {type(model).__name__}")
+    return model

@@ -1,0 +1,248 @@
+"""Simulators: what can be learned from when the transition probabilities are not known.
+
+A simulator takes arrays of states and actions and returns next states and what each step earned and used: row 0 is the
+reward (or cost), rows 1..m are the quantities that the limits bound, all in the user's sense and units. A `CMDP` is
+one (its rollouts are compiled), a user's own function is one, and so is a Gymnasium environment with discrete spaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cmdpkit.checks import Array, check_gamma
+from cmdpkit.model import Limit, Problem, check_limits
+
+Integers = NDArray[np.int64]
+LEARNING, JUDGING, STARTS = 1, 2, 3
+"""What random numbers are for: streams of different purposes never meet, whatever else the seed says."""
+
+
+def stream(seed: Sequence[int]) -> np.random.SeedSequence:
+    """The random stream of (seed of the run, purpose, ...): no two different tuples share one."""
+    return np.random.SeedSequence(seed[0], spawn_key=tuple(seed[1:]))
+
+
+StepFunction = Callable[[Integers, Integers, np.random.Generator], tuple[Any, Any]]
+StartFunction = Callable[[int, np.random.Generator], Any]
+
+
+class Returns(NamedTuple):
+    """Returns of i.i.d. rollouts: how many from each start, sums and sums of squares (one row a start), transitions."""
+
+    rollouts: int
+    sums: Array
+    squares: Array
+    transitions: int
+
+    def __add__(self, other: Any) -> Returns:
+        return Returns(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+    @property
+    def means(self) -> Array:
+        return self.sums / self.rollouts
+
+
+BLOCK = 50_000
+"""Rollouts of a user's simulator that are advanced together: memory does not grow with their number."""
+
+
+class Simulator(Problem):
+    """A simulator made of two functions.
+
+    Args:
+        step: called with arrays of states and actions and a random generator; returns the next states (n,), and what
+            each step earned and used, (m + 1, n): row 0 the reward (or cost), then one row a limit.
+        start: called with a number and a random generator; returns that many first states.
+        states, actions: how many there are; states are 0..states − 1.
+        gamma: the discount factor, in [0, 1).
+        constraints: limits without values, as in `AtMost(None, 5.0, name="power")`; the values come from `step`.
+        maximise: row 0 is a reward; False for a cost.
+        bounds: (low, high) of each of the m + 1 quantities in one step: needed for statistical certificates, checked.
+
+    Example:
+        A stock of at most 9 pieces; order up to 4, sell what is asked for, and lose at most 0.1 sales a day on average.
+
+        >>> import numpy as np, cmdpkit as ck
+        >>> def step(stock, order, rng):
+        ...     stock = np.minimum(stock + order, 9)
+        ...     demand = rng.poisson(2.0, stock.size)
+        ...     sold = np.minimum(stock, demand)
+        ...     return stock - sold, np.stack([5.0 * sold - 2.0 * order - 0.1 * stock, np.minimum(demand - sold, 10)])
+        >>> shop = ck.Simulator(
+        ...     step, lambda n, rng: np.zeros(n, dtype=int), states=10, actions=5, gamma=0.95,
+        ...     constraints=[ck.AtMost(None, 0.1, name="lost sales", per_step=True)],
+        ...     bounds=[(-9.0, 45.0), (0.0, 10.0)],
+        ... )
+        >>> shop
+        Simulator(states=10, actions=5, constraints=['lost sales'], gamma=0.95)
+    """
+
+    def __init__(
+        self,
+        step: StepFunction,
+        start: StartFunction,
+        *,
+        states: int,
+        actions: int,
+        gamma: float,
+        constraints: Sequence[Limit] = (),
+        maximise: bool = True,
+        bounds: Sequence[tuple[float, float]] | None = None,
+    ) -> None:
+        for name, value in (("states", states), ("actions", actions)):
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        for name, function in (("step", step), ("start", start)):
+            if not callable(function):
+                raise TypeError(f"{name} must be callable, not {type(function).__name__}")
+        self.states, self.actions, self.gamma = int(states), int(actions), check_gamma(gamma)
+        self.constraints = check_limits(constraints)
+        self.maximise = bool(maximise)
+        self._set_units()
+        self.bounds = _check_bounds(bounds, self.num_constraints + 1)
+        self._step, self._start = step, start
+
+    def identity(self) -> dict[str, Any]:
+        """What is known of the simulator, as plain data: a checkpoint of another one is refused."""
+        limits = [[c.name, c.symbol, c.limit, c.per_step] for c in self.constraints]
+        sizes = {"states": self.states, "actions": self.actions, "gamma": self.gamma, "maximise": self.maximise}
+        return sizes | {"limits": limits}
+
+    def start(self, count: int, rng: np.random.Generator) -> Integers:
+        """First states, checked."""
+        states = np.asarray(self._start(count, rng))
+        if states.shape != (count,) or states.dtype.kind not in "iu":
+            raise ValueError(f"start returned {_what(states)}; it must return {count} whole numbers, shape ({count},)")
+        bad = (states < 0) | (states >= self.states)
+        if bad.any():
+            raise ValueError(f"start returned the state {states[bad][0]}; states are 0 to {self.states - 1}")
+        return states.astype(np.int64)
+
+    def step(self, states: Integers, actions: Integers, rng: np.random.Generator) -> tuple[Integers, Array]:
+        """Next states and quantities, checked; what is wrong is reported with the state and action that did it."""
+        try:
+            # Read-only: a step that wrote into its arguments would corrupt the rollout.
+            answer = self._step(_read_only(states), _read_only(actions), rng)
+        except Exception as error:
+            where = self._culprit(states, actions)
+            raise ValueError(f"the simulator failed {where}: {type(error).__name__}: {error}") from error
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise ValueError(f"step must return two things, next states and quantities, not a {type(answer).__name__}")
+        following, quantities = answer
+        following, quantities = np.asarray(following), np.asarray(quantities, dtype=float)
+        n, rows = states.size, self.num_constraints + 1
+        if following.shape != (n,) or following.dtype.kind not in "iu":
+            raise ValueError(
+                f"step returned next states as {_what(following)}; whole numbers of shape ({n},) are needed"
+            )
+        if quantities.shape != (rows, n):
+            raise ValueError(f"step returned quantities as {_what(quantities)}; shape ({rows}, {n}) is needed")
+        self._refuse((following < 0) | (following >= self.states), states, actions, following, "moved to state")
+        self._refuse(~np.isfinite(quantities).all(axis=0), states, actions, quantities.T, "gave the quantities")
+        if self.bounds is not None:
+            outside = ((quantities < self.bounds[:, :1]) | (quantities > self.bounds[:, 1:])).any(axis=0)
+            self._refuse(outside, states, actions, quantities.T, "left its bounds with the quantities")
+        return following.astype(np.int64), quantities
+
+    def _refuse(self, bad: Any, states: Integers, actions: Integers, values: Any, what: str) -> None:
+        if bad.any():
+            i = int(np.flatnonzero(bad)[0])
+            raise ValueError(f"in state {states[i]} with action {actions[i]} the simulator {what} {values[i]}")
+
+    def _culprit(self, states: Integers, actions: Integers) -> str:
+        """The first pair that fails by itself, if one does."""
+        for pair in np.unique(states * self.actions + actions)[:10_000]:
+            s, a = divmod(int(pair), self.actions)
+            try:
+                self._step(np.array([s]), np.array([a]), np.random.default_rng(0))
+            except Exception:
+                return f"in state {s} with action {a}"
+        return f"on a batch of {states.size} states and actions, though on none of them alone"
+
+    def returns(
+        self,
+        probabilities: Array,
+        horizon: int | None,
+        rollouts: int,
+        seed: Sequence[int],
+        *,
+        pairs: bool = False,
+        weights: Array | None = None,
+        state_cost: Array | None = None,
+        offset: Array | None = None,
+    ) -> Returns:
+        """Returns of i.i.d. rollouts under a policy.
+
+        Args:
+            probabilities: (S, A).
+            horizon: discounted sums over this many steps. None: undiscounted sums over a random number of steps, drawn
+                Geometric(1 − γ); both have the discounted value as their mean, but for the truncation of the first.
+            rollouts: how many from each start.
+            seed: the same numbers for the same seed.
+            pairs: start from every pair (s, a), one row of the answer each, instead of from the initial distribution.
+            weights: (q, m + 1), which mixes of the quantities to sum; by default each of them.
+            state_cost: (S,), added to every mix in every step but the first of a pair.
+            offset: (q,), subtracted from every mix in every step: squares of returns far from zero would lose their
+                variance to rounding.
+        """
+        mix = np.eye(self.num_constraints + 1) if weights is None else weights
+        away = np.zeros(len(mix)) if offset is None else offset
+        extra = np.zeros(self.states) if state_cost is None else state_cost
+        cumulative = np.cumsum(probabilities, axis=1)
+        starts = self.states * self.actions if pairs else 1
+        sums, squares, transitions = np.zeros((starts, len(mix))), np.zeros((starts, len(mix))), 0
+        for block, (begin, end) in enumerate(ranges(starts * rollouts, BLOCK)):
+            rng = np.random.default_rng(stream((*seed, block)))
+            row, count = np.arange(begin, end) // rollouts, end - begin
+            steps = rng.geometric(1.0 - self.gamma, size=count) if horizon is None else np.full(count, horizon)
+            states, actions = row // self.actions, row % self.actions
+            if not pairs:
+                states = self.start(count, rng)
+                actions = self._choose(cumulative, states, rng)
+            values, alive = np.zeros((len(mix), count)), np.arange(count)
+            for t in range(int(steps.max())):
+                alive = alive[steps[alive] > t]
+                if t > 0:
+                    actions[alive] = self._choose(cumulative, states[alive], rng)
+                before = states[alive]
+                states[alive], quantities = self.step(before, actions[alive], rng)
+                cost = mix @ quantities - away[:, None] + (extra[before] if t > 0 or not pairs else 0.0)
+                values[:, alive] += cost if horizon is None else self.gamma**t * cost
+            np.add.at(sums, row, values.T)
+            np.add.at(squares, row, values.T**2)
+            transitions += int(steps.sum())
+        return Returns(rollouts, sums, squares, transitions)
+
+    def _choose(self, cumulative: Array, states: Integers, rng: np.random.Generator) -> Integers:
+        draws = rng.random(states.size)[:, None] * cumulative[states, -1:]
+        chosen: Integers = (cumulative[states] <= draws).sum(axis=1)
+        return np.minimum(chosen, self.actions - 1)
+
+
+def ranges(total: int, size: int) -> list[tuple[int, int]]:
+    return [(begin, min(begin + size, total)) for begin in range(0, total, size)]
+
+
+def _read_only(array: Integers) -> Integers:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _what(array: Any) -> str:
+    return f"an array of shape {array.shape} and dtype {array.dtype}"
+
+
+def _check_bounds(bounds: Any, rows: int) -> Any:
+    if bounds is None:
+        return None
+    table = np.asarray(bounds, dtype=float)
+    if table.shape != (rows, 2) or not np.isfinite(table).all() or (table[:, 0] > table[:, 1]).any():
+        raise ValueError(
+            f"bounds must be {rows} pairs (low, high), one for row 0 and one for each limit, got {bounds!r}"
+        )
+    return table

@@ -1,0 +1,187 @@
+"""The contract between rules and learners: every learner honours every field of `Weights`."""
+
+import numpy as np
+import pytest
+
+import cmdpkit as ck
+from cmdpkit.learners.estimators import Meter, Pooled, Rollouts
+from cmdpkit.learners.exact import ExactLearner
+from cmdpkit.learners.neural.learner import NeuralLearner
+from cmdpkit.learners.plans import Practical
+from cmdpkit.learners.sampled import SampledLearner
+from cmdpkit.learners.tabular import within_radius
+from cmdpkit.rules.base import Weights
+from cmdpkit.simulators import ModelSimulator
+
+PAPER = ck.problems.paper()
+START = ck.TabularPolicy(np.random.default_rng(0).dirichlet(np.ones(10), size=20))
+
+
+def exact():
+    return ExactLearner(PAPER, START, step=1.0)
+
+
+def rollouts():
+    plan = Practical(200, 200, 15)
+    return SampledLearner(Rollouts(ModelSimulator(PAPER), plan, Meter(3)), START, step=1.0)
+
+
+def pooled():
+    return SampledLearner(Pooled(ModelSimulator(PAPER), 200, 200, Meter(3)), START, step=1.0)
+
+
+def neural():
+    return NeuralLearner("cmdpkit/ConstrainedAcrobot-v0", [50, 50], steps=200, hidden=[16], seed=1)
+
+
+LEARNERS = {"exact": exact, "rollouts": rollouts, "pooled": pooled, "neural": neural}
+TABULAR = ["exact", "rollouts", "pooled"]
+
+
+def parameters(learner):
+    return learner.theta.numpy() if isinstance(learner, NeuralLearner) else learner.policy.log_probabilities
+
+
+def moved(make, **fields):
+    """The learner after a step with these fields, and how its parameters have moved."""
+    learner = make()
+    before = parameters(learner).copy()
+    m = learner.look().values.size
+    # Acrobot's first rollouts earn nothing: there a cost is what can be learned from.
+    mix = {"objective": 0.0, "constraints": np.eye(m)[0]} if isinstance(learner, NeuralLearner) else {}
+    given = {"objective": 1.0, "constraints": np.zeros(m), "inner_steps": 1, **mix, **fields}
+    count = learner.improve(Weights(**given))
+    return learner, parameters(learner) - before, count
+
+
+def divergence(learner, new):
+    """Mean (neural, exact) or largest (sampled) KL(old ‖ new), computed from the policies alone."""
+    if isinstance(learner, NeuralLearner):
+        return learner.updates[-1].divergence
+    old = START
+    per_state = (old.probabilities * (old.log_probabilities - new.log_probabilities)).sum(axis=1)
+    if isinstance(learner, SampledLearner):
+        return per_state.max()
+    visits = ck.evaluate(PAPER, old).occupancy.sum(axis=1)
+    return visits @ per_state
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_objective_and_constraints_decide_the_direction(name):
+    """Two mixes of costs move the policy differently, and twice the mix is the same direction."""
+    m = 2 if name == "neural" else 1
+    one, another = (1.0, np.zeros(m)), (0.0, np.eye(m)[0])
+    if name == "neural":
+        one, another = another, (0.0, np.eye(m)[1])
+    first, other, double = (
+        moved(LEARNERS[name], radius=1e-3, objective=objective, constraints=constraints)[1]
+        for objective, constraints in (one, another, (2.0 * one[0], 2.0 * one[1]))
+    )
+
+    def cosine(one, two):
+        return float((one * two).sum() / np.linalg.norm(one) / np.linalg.norm(two))
+
+    assert cosine(first, other) < 0.9
+    assert cosine(first, double) > 0.99
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_step_is_the_size_of_the_step(name):
+    """Half the step moves the parameters half as far, to first order; none does not move them at all."""
+    size = 0.02 if name == "neural" else 1e-3  # a network's surrogate is judged in single precision
+    small, half, none = (moved(LEARNERS[name], step=step, radius=10.0)[1] for step in (size, 0.5 * size, 0.0))
+    assert np.abs(small).max() > 0.0
+    np.testing.assert_allclose(half, 0.5 * small, rtol=0.02, atol=0.01 * np.abs(small).max())
+    np.testing.assert_allclose(none, 0.0, atol=1e-15)
+
+
+def test_step_means_the_same_to_all_tabular_learners():
+    """π is multiplied by exp(−step · Q): the advantages of the model, whoever estimates them."""
+    q = ck.evaluate(PAPER, START).action_values[0]
+    advantage = -(q - (START.probabilities * q).sum(axis=1, keepdims=True))  # a reward is minimised as a cost
+    for name, tolerance in (("exact", 1e-3), ("rollouts", 0.2), ("pooled", 0.2)):
+        _, change, _ = moved(LEARNERS[name], step=0.01)
+        centred = change - (START.probabilities * change).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(centred, -0.01 * advantage, atol=0.01 * tolerance)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize("radius", [1e-4, 1e-3])
+def test_radius_bounds_the_divergence(name, radius):
+    learner, change, _ = moved(LEARNERS[name], radius=radius)
+    assert np.abs(change).max() > 0.0
+    found = divergence(learner, learner.policy)
+    assert 0.3 * radius <= found <= radius * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("name", TABULAR)
+def test_a_radius_that_does_not_bind_changes_nothing(name):
+    _, free, _ = moved(LEARNERS[name], step=0.01)
+    _, bound, _ = moved(LEARNERS[name], step=0.01, radius=1e6)
+    np.testing.assert_array_equal(free, bound)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_inner_steps_are_taken_and_counted(name):
+    _, once, one = moved(LEARNERS[name], inner_steps=1, radius=1e-3)
+    _, twice, two = moved(LEARNERS[name], inner_steps=2, radius=1e-3)
+    _, never, zero = moved(LEARNERS[name], inner_steps=0)
+    assert (zero, one, two) == (0, 1, 2)
+    assert not np.array_equal(once, twice)
+    np.testing.assert_array_equal(never, np.zeros_like(never))
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_accuracy_is_an_error_that_is_allowed(name):
+    """A learner may be more exact than it must: what it does differs by no more than the error explains."""
+    _, exactly, _ = moved(LEARNERS[name], step=0.1, accuracy=0.0)
+    _, roughly, _ = moved(LEARNERS[name], step=0.1, accuracy=1e-3)
+    largest = np.abs(PAPER.costs[0]).max() / (1.0 - PAPER.gamma)
+    assert np.abs(roughly - exactly).max() <= 2.0 * 0.1 * 1e-3 * largest
+
+
+def test_accuracy_saves_work_where_sweeps_are_used():
+    """On a large model a rough evaluation is another evaluation, within its error."""
+    cmdp = ck.problems.garnet(states=2_000, actions=4, gamma=0.9, seed=3)
+    uniform = ck.TabularPolicy.uniform(cmdp.states, cmdp.actions)
+    policies = []
+    for accuracy in (0.0, 1e-3):
+        learner = ExactLearner(cmdp, uniform)
+        learner.improve(Weights(1.0, np.zeros(cmdp.num_constraints), step=1.0, accuracy=accuracy))
+        policies.append(learner.policy.log_probabilities)
+    difference = np.abs(policies[0] - policies[1]).max()
+    assert 0.0 < difference <= 2e-3 * cmdp.cost_sizes[0] / (1.0 - cmdp.gamma)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_restored_learner_goes_on_bit_for_bit(name):
+    m = 2 if name == "neural" else 1
+    weights = Weights(1.0, np.full(m, 0.3), inner_steps=2, radius=1e-2)
+    straight = LEARNERS[name]()
+    straight.look()
+    straight.improve(weights)
+    straight.look()
+    state = {key: np.copy(value) if isinstance(value, np.ndarray) else value for key, value in straight.state().items()}
+    straight.improve(weights)
+    again = LEARNERS[name]()
+    again.restore(state)
+    again.look()
+    again.improve(weights)
+    np.testing.assert_array_equal(parameters(again), parameters(straight))
+    np.testing.assert_array_equal(again.look().values, straight.look().values)
+
+
+def test_within_radius_by_hand():
+    """One state, log-odds 0 → x: KL(½ ‖ σ(x)) = log cosh(x/2), so that the radius log cosh(0.5) stops at x = 1."""
+    old, new = ck.TabularPolicy([[0.5, 0.5]]), ck.TabularPolicy.from_log([[0.0, 8.0]])
+    found = within_radius(old, new, float(np.log(np.cosh(0.5))), np.ones(1)).log_probabilities
+    assert found[0, 1] - found[0, 0] == pytest.approx(1.0, abs=1e-9)
+    assert within_radius(old, new, 1e3) is new
+
+
+def test_a_stale_view_is_refused():
+    learner = exact()
+    view = learner.look()
+    learner.improve(Weights(1.0, np.zeros(1)))
+    with pytest.raises(RuntimeError, match="policy that the learner has left"):
+        view.response(np.zeros(1), 1.0)
