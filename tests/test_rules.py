@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cmdpkit.rules import CRPO, NPG, NPGPD, PMDPD, View
+import cmdpkit as ck
+from cmdpkit.rules import CRPO, NPG, NPGPD, PMDPD, AugmentedLagrangian, PIDLagrangian, View
 
 
 def seen(values, objective=0.0):
@@ -90,6 +91,40 @@ def test_npg_sees_only_the_objective():
     weights = propose(NPG(), [3.0])
     assert weights.objective == 1.0
     assert weights.constraints == [0.0]
+
+
+def test_pid_lagrangian_by_hand():
+    rule = PIDLagrangian(kp=2.0, ki=0.5, kd=10.0)
+    state = rule.start(seen([1.0, -4.0, 0.0]))
+    np.testing.assert_array_equal(state.multipliers, np.zeros(3))
+    _, state = rule.propose(state, seen([1.0, -4.0, 0.0]))
+    state = rule.observe(state, seen([3.0, -1.0, -1.0]))
+    # I = (3)₊, (−1)₊, (−1)₊;  λ = 2·3 + 0.5·3 + 10·2,  (−2 + 0 + 10·3)₊,  (−2 + 0 + 0)₊
+    np.testing.assert_array_equal(state.multipliers, [27.5, 28.0, 0.0])
+    weights, state = rule.propose(state, seen([3.0, -1.0, -1.0]))
+    assert weights.objective == pytest.approx(1.0 / 56.5)
+    np.testing.assert_allclose(weights.constraints, np.array([27.5, 28.0, 0.0]) / 56.5)
+    state = rule.observe(state, seen([1.0, 2.0, 4.0]))
+    # I = 3 + 1, (0 + 2), (0 + 4);  λ = 2 + 2 + 0,  4 + 1 + 30,  8 + 2 + 50
+    np.testing.assert_array_equal(state.multipliers, [4.0, 35.0, 60.0])
+
+
+def test_augmented_lagrangian_by_hand():
+    rule = AugmentedLagrangian(penalty=4.0, eta_dual=0.5)
+    state = rule.start(seen([1.0, -3.0]))._replace(multipliers=np.array([0.5, 2.0]))
+    weights, lam = one_step(rule, state, [1.0, -3.0], [2.0, -8.0])
+    # (0.5 + 4·1)₊, (2 − 12)₊;  then (0.5 + 0.5·2)₊, (2 − 4)₊
+    np.testing.assert_array_equal(weights.constraints, [4.5, 0.0])
+    np.testing.assert_array_equal(lam, [1.5, 0.0])
+
+
+@pytest.mark.parametrize("name", ["pid-lagrangian", "augmented-lagrangian"])
+@pytest.mark.parametrize("model", [ck.problems.paper(), ck.problems.garnet(states=30, constraints=2, seed=4)])
+def test_the_newer_rules_reach_the_optimum(name, model):
+    """Their last iterates converge, at the default gains, whatever the units."""
+    result = ck.solve(model, name, max_iterations=4_000, tol=1e-5)
+    assert result.status is ck.Status.OPTIMAL
+    assert result.objective == pytest.approx(ck.solve(model).objective, rel=2e-5)
 
 
 values = arrays(float, (12, 3), elements=st.floats(-50.0, 50.0))
