@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cmdpkit.certificates.rollouts import certify_by_simulation as certify_by_simulation
     from cmdpkit.evaluation import Evaluation as Evaluation
     from cmdpkit.evaluation import evaluate as evaluate
-    from cmdpkit.exact.linprog import slater_margin as slater_margin
+    from cmdpkit.exact.slater import slater_margin as slater_margin
     from cmdpkit.learners.neural.policy import NeuralPolicy as NeuralPolicy
     from cmdpkit.model import CMDP as CMDP
     from cmdpkit.model import AtLeast as AtLeast
@@ -82,7 +82,7 @@ _HOME = {
     "from_gymnasium": "simulators.gymnasium",
     "problems": "problems",
     "rules": "rules",
-    "slater_margin": "exact.linprog",
+    "slater_margin": "exact.slater",
     "solve": "solver",
     "train": "training",
 }

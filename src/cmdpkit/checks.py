@@ -49,6 +49,8 @@ def as_floats(values: Any, name: str) -> Array:
         array = np.asarray(values)
     except ValueError as error:
         raise ValueError(f"{name} is not a rectangular array: {error}") from error
+    except RuntimeError as error:  # a tensor that requires gradients
+        raise TypeError(f"{name} cannot be read as an array: {error}") from error
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must hold real numbers, not dtype {array.dtype}")
     if np.ma.isMaskedArray(values):
@@ -69,8 +71,13 @@ def check_table(values: Any, shape: tuple[int, int], name: str) -> Array:
     bad = ~np.isfinite(table)
     if bad.any():
         s, a = np.argwhere(bad)[0]
-        raise ValueError(f"{name}[{s}, {a}] is {table[s, a]} ({bad.sum()} such entries); every entry must be finite")
+        raise ValueError(f"{name}[{s}, {a}] is {table[s, a]} ({_such(bad)}); every entry must be finite")
     return freeze(table)
+
+
+def _such(bad: Any) -> str:
+    count = int(bad.sum())
+    return f"{count} such {'entry' if count == 1 else 'entries'}"
 
 
 def check_transitions(transitions: Any) -> tuple[Any, int, int]:
@@ -84,6 +91,7 @@ def check_transitions(transitions: Any) -> tuple[Any, int, int]:
             )
         if transitions.dtype.kind not in "fiub":
             raise TypeError(f"transitions must hold real numbers, not dtype {transitions.dtype}")
+        _check_format(transitions)
         matrix = _with_short_indices(sp.csr_array(transitions, dtype=np.float64, copy=True))
         matrix.sum_duplicates()
         for part in (matrix.data, matrix.indices, matrix.indptr):
@@ -97,6 +105,21 @@ def check_transitions(transitions: Any) -> tuple[Any, int, int]:
         )
     states, actions, _ = array.shape
     return freeze(array.reshape(states * actions, states)), states, actions
+
+
+def _check_format(matrix: Any) -> None:
+    """Refuse indices out of range: SciPy's compiled code would read and write beyond its arrays."""
+    try:
+        if matrix.format == "coo":
+            for axis, (index, size) in enumerate(zip(matrix.coords, matrix.shape, strict=True)):
+                if index.size and not 0 <= index.min() <= index.max() < size:
+                    raise ValueError(
+                        f"indices of axis {axis} reach from {index.min()} to {index.max()}, not 0 to {size - 1}"
+                    )
+        elif hasattr(matrix, "check_format"):
+            matrix.check_format(full_check=True)
+    except (ValueError, IndexError) as error:
+        raise ValueError(f"sparse transitions are malformed: {error}") from error
 
 
 def _with_short_indices(matrix: Any) -> Any:
@@ -128,7 +151,7 @@ def check_rows(transitions: Any, actions: int, gamma: float) -> tuple[float, flo
             value = entries[row, column]
         raise ValueError(
             f"the probability of moving from state {row // actions} by action {row % actions} to state {column} is "
-            f"{value} ({bad.sum()} such entries); probabilities must be finite and not negative"
+            f"{value} ({_such(bad)}); probabilities must be finite and not negative"
         )
     sums = np.asarray(transitions.sum(axis=1)).ravel()
     off = np.abs(sums - 1.0)

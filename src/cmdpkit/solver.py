@@ -12,7 +12,7 @@ import numpy as np
 from cmdpkit.certificates.prover import certify
 from cmdpkit.certificates.rollouts import SimulationCertificate, certify_by_simulation
 from cmdpkit.checks import check_count, check_nonnegative, digest
-from cmdpkit.exact.linprog import slater_margin
+from cmdpkit.exact.slater import slater_margin
 from cmdpkit.files import PathLike
 from cmdpkit.model import CMDP, check_model
 from cmdpkit.options import options_of, validated
@@ -134,7 +134,7 @@ def solve(
         with allowed.catching_ctrl_c():
             outcome = _run(model, name, choice, xi, tol, allowed, store)
             if outcome.status is Status.INFEASIBLE:
-                outcome = with_least_violation(model, outcome)
+                outcome = with_least_violation(model, outcome, allowed)
     return _result(model, name, outcome, allowed.elapsed)
 
 

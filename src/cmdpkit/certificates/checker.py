@@ -8,51 +8,66 @@ import numpy as np
 
 from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.checks import Array, longest_row
+from cmdpkit.evaluation.bounds import EPS, TINY, values_error
 from cmdpkit.evaluation.system import PolicySystem
 from cmdpkit.model import CMDP
-from cmdpkit.policy import TabularPolicy
+from cmdpkit.policy import MixturePolicy, TabularPolicy
+
+AnyPolicy = TabularPolicy | MixturePolicy
 
 
-def certificate_of(cmdp: CMDP, policy: TabularPolicy, multipliers: Array, bound: float) -> Certificate:
+def certificate_of(cmdp: CMDP, policy: AnyPolicy, multipliers: Array, bound: float) -> Certificate:
     """The certificate of `policy`, given a proved lower bound on V_0 over the feasible policies."""
     values, errors = values_with_errors(cmdp, policy)
-    v_0, v = float(values[0]), values[1:]
+    v_0, v = float(values[0]), values[1:] - cmdp.offsets
     # |V_0 − bound| at the end of the error interval that is farther away
     gap = (abs(v_0 - bound) + errors[0]) / max(1.0, abs(v_0))
-    excess = np.maximum(v + errors[1:], 0.0)
+    excess = np.maximum(v + errors[1:] + EPS * np.abs(v), 0.0)  # the subtraction of the limit is rounded too
     return Certificate(
         objective=cmdp.user_objective(v_0),
         bound=cmdp.user_objective(float(bound)),
         gap=float(gap),
         violation=float((excess / cmdp.tolerance_scales).max(initial=0.0)),
-        constraint_values=cmdp.user_constraint_values(v),
+        constraint_values=cmdp.signs * values[1:] + 0.0,
         violations=cmdp.violations(v),
-        multipliers=multipliers,
+        multipliers=np.array(multipliers, dtype=float),  # a copy: what is proved must not change afterwards
         accuracy=float((errors / np.append(max(1.0, abs(v_0)), cmdp.tolerance_scales)).max()),
     )
 
 
-def refutation(cmdp: CMDP, policy: TabularPolicy, farkas: Array, margin: float) -> Certificate:
+def refutation(cmdp: CMDP, policy: AnyPolicy, farkas: Array, margin: float) -> Certificate:
     """The certificate of any policy on a model whose limits cannot be met."""
     plain = certificate_of(cmdp, policy, np.zeros(cmdp.num_constraints), np.inf)
-    return replace(plain, infeasibility=farkas, infeasibility_margin=margin)
+    return replace(plain, infeasibility=np.array(farkas, dtype=float), infeasibility_margin=margin)
 
 
-def values_with_errors(cmdp: CMDP, policy: TabularPolicy) -> tuple[Array, Array]:
-    """V_0..V_m of the policy, and a bound on the numerical error of each, from the residual of the linear system."""
+def values_with_errors(cmdp: CMDP, policy: AnyPolicy) -> tuple[Array, Array]:
+    """(m + 1,) discounted sums of all costs from the start, limits not subtracted, and a bound on the error of each."""
+    if not isinstance(policy, MixturePolicy):
+        return _of_stationary(cmdp, policy)
+    parts = [_of_stationary(cmdp, part) for part in policy.policies]
+    values, errors = (np.array(column) for column in zip(*parts, strict=True))
+    # Σ_j w_j V(π_j), with weights that sum to one up to rounding
+    rounding = (len(parts) + 8) * EPS * (policy.weights @ np.abs(values))
+    return policy.weights @ values, policy.weights @ errors * (1.0 + 1e-9) + rounding
+
+
+def _of_stationary(cmdp: CMDP, policy: TabularPolicy) -> tuple[Array, Array]:
     pi = policy.probabilities
     tables = cmdp.costs.reshape(-1, cmdp.states, cmdp.actions)
     system = PolicySystem(cmdp, pi)
-    policy_cost = np.einsum("isa,sa->si", tables, pi)
-    value = system.state_values(policy_cost)
-    # r = c_π + γ P_π V − V, so that |V − V^π| ≤ max|r| / (1 − γ), with the rounding of r itself on top
-    residual = np.abs(policy_cost + cmdp.gamma * (system.chain @ value) - value).max(axis=0)
-    eps = np.finfo(float).eps
-    # A sum over the successors in a row of P_π, each of them and the cost a sum over actions
-    terms = longest_row(system.chain) + 2 * cmdp.actions + 6
-    rounding = terms * eps * (cmdp.cost_sizes + np.abs(value).max(axis=0))
-    errors = (residual + rounding) / (1.0 - cmdp.gamma * cmdp.row_sums[1])
-    errors += (cmdp.states + 4) * eps * np.abs(value).max(axis=0)
-    values = cmdp.initial @ value
-    values[1:] -= cmdp.offsets
-    return values, errors
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing, and says so
+        policy_cost = np.einsum("isa,sa->si", tables, pi)
+        value = system.state_values(policy_cost)
+        # r = c_π + γ P_π V − V, and how large the terms are that were summed for it in every state
+        residual = np.abs(policy_cost + cmdp.gamma * (system.chain @ value) - value)
+        size = np.einsum("isa,sa->si", np.abs(tables), pi) + cmdp.gamma * (system.chain @ np.abs(value)) + np.abs(value)
+        # A sum over the successors in a row of P_π, each of them and the cost a sum over actions
+        terms = longest_row(system.chain) + 2 * cmdp.actions + 12
+        # The policy is played with probabilities that sum to one; what is stored may be off by rounding
+        slack = np.abs(pi.sum(axis=1) - 1.0) + (cmdp.actions + 2) * EPS
+        local = residual + (terms * EPS + slack)[:, None] * size + terms * TINY
+        visits = np.maximum(system.state_occupancy(), 0.0)
+        errors = values_error(cmdp, system.chain, visits, local, float(slack.max()))
+        errors += (cmdp.states + 4) * EPS * (cmdp.initial @ np.abs(value)) + cmdp.states * TINY
+        return cmdp.initial @ value, np.where(np.isfinite(errors), errors, np.inf)

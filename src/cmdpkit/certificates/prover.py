@@ -9,7 +9,6 @@ import numpy as np
 from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.certificates.checker import certificate_of, refutation
 from cmdpkit.checks import check_multipliers
-from cmdpkit.evaluation.evaluate import stationary_policy
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.mdp import minimise
 from cmdpkit.model import CMDP, check_model
@@ -35,8 +34,9 @@ def certify(cmdp: CMDP, policy: Any, multipliers: Any = None) -> Certificate:
     """
     check_model(cmdp)
     if isinstance(policy, MixturePolicy):
-        policy = stationary_policy(cmdp, policy)
-    policy = as_policy(policy, cmdp.states, cmdp.actions)
+        as_policy(policy.policies[0], cmdp.states, cmdp.actions)
+    else:
+        policy = as_policy(policy, cmdp.states, cmdp.actions)
     if multipliers is not None:
         lam = check_multipliers(multipliers, cmdp.num_constraints, "multipliers")
         bound = minimise(cmdp, np.append(1.0, lam)).bound

@@ -1,20 +1,70 @@
-"""Rigorous bounds from one Bellman backup, valid for any guess of the values."""
+"""Rigorous bounds in floating point, from one Bellman backup and from one residual: valid for any guess of the values.
+
+Every bound is that of exact arithmetic on the numbers of the model as they are stored, widened by the largest rounding
+error that the computation can have made. docs/theory.md ("Rounding") derives each line. Two rules cover all of it:
+
+- a sum of n products, in any order, is off by at most n · EPS · Σ |products| + n · TINY (EPS is twice the unit
+  roundoff, so that n · EPS also covers the second order);
+- scalars are combined with `math.fsum`, or rounded outwards by `down` and `up` after every operation.
+"""
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation.backup import Backup, bellman
+from cmdpkit.evaluation.backup import Backup, bellman, look_ahead
 from cmdpkit.model import CMDP
+
+EPS = float(np.finfo(float).eps)
+TINY = float(np.nextafter(0.0, 1.0))
+"""Largest error of an operation that underflows."""
+
+
+def down(x: float) -> float:
+    """The next double below: at most the exact result of the operation that gave x."""
+    return math.nextafter(x, -math.inf)
+
+
+def up(x: float) -> float:
+    """The next double above: at least the exact result of the operation that gave x."""
+    return math.nextafter(x, math.inf)
+
+
+def row_sum_range(cmdp: CMDP) -> tuple[float, float]:
+    """Bounds on the exact sums of all rows of P: their floating-point sums, widened by the error of summation."""
+    low, high = cmdp.row_sums
+    slack = cmdp.longest_row * EPS
+    return down(low * down(1.0 - slack)), up(high * up(1.0 + slack))
+
+
+def horizon_bound(cmdp: CMDP, policy_slack: float = 0.0) -> float:
+    """An upper bound on Σ_k (γ P_π)ᵏ 1 for every policy whose probabilities sum to at most 1 + policy_slack."""
+    g = up(up(cmdp.gamma * row_sum_range(cmdp)[1]) * up(1.0 + policy_slack))
+    return math.inf if g >= 1.0 else up(1.0 / down(1.0 - g))
+
+
+def tail(cmdp: CMDP, least: float) -> float:
+    """A lower bound on Σ_{k≥1} (γ P_π)ᵏ d over all policies π, for a constant d = least."""
+    if not math.isfinite(least):
+        return -math.inf
+    low, high = row_sum_range(cmdp)
+    # d · g/(1 − g) with the g = γ · (row sum) that makes it smallest: the least one for d ≥ 0, else the largest
+    if least >= 0.0:
+        g = max(down(cmdp.gamma * low), 0.0)
+        return max(down(least * down(g / up(1.0 - g))), 0.0)
+    g = up(cmdp.gamma * high)
+    return -math.inf if g >= 1.0 else down(least * up(g / down(1.0 - g)))
 
 
 def macqueen_bound(cmdp: CMDP, weights: Array, value: Array) -> float:
-    """A lower bound on min_π L_w(π), from any guess `value` of the optimal values (MacQueen 1966).
+    """A lower bound on min_π Σ w_i V_i(π), from any guess `value` of the optimal values (MacQueen 1966).
 
-    With TV the Bellman backup of V and D = TV − V, the optimal values are at least TV + γ/(1 − γ) min D. Two
-    refinements make that rigorous in floating point: rows that sum to 1 ± 1e-8 change γ by that factor, and every
-    backup may be wrong by its rounding error, which is taken off D.
+    With TV the Bellman backup of V and d ≤ min (TV − V), the values of every policy are at least
+    TV + Σ_{k≥1} (γP_π)ᵏ d.
     """
     backup = bellman(cmdp, weights @ cmdp.costs, value, np.zeros(cmdp.states, dtype=np.int32))
     return bound_from_backup(cmdp, weights, value, backup)
@@ -22,14 +72,76 @@ def macqueen_bound(cmdp: CMDP, weights: Array, value: Array) -> float:
 
 def bound_from_backup(cmdp: CMDP, weights: Array, value: Array, backup: Backup) -> float:
     """`macqueen_bound` from a backup that has been made already."""
-    magnitude = float(np.abs(weights) @ cmdp.cost_sizes + np.abs(value).max())
-    terms = cmdp.longest_row + weights.size + 4
-    rounding = terms * np.finfo(float).eps * magnitude
-    lowest = backup.lowest - rounding
-    tail = min(g / (1.0 - g) * lowest for g in (cmdp.gamma * s for s in cmdp.row_sums))
-    # Σ w_i (V_i − offset_i): the limits enter here
-    offset = float(weights[1:] @ cmdp.offsets)
-    slack = (
-        (cmdp.states + terms) * np.finfo(float).eps * (magnitude + float(np.abs(weights[1:]) @ np.abs(cmdp.offsets)))
-    )
-    return float(cmdp.initial @ backup.values) + tail * float(cmdp.initial.sum()) - rounding - offset - slack
+    # |computed − exact| of TV, and of TV − V: a sum over successors, one over costs, and a few operations more
+    terms = _terms(cmdp, weights)
+    rounding = up(terms * EPS * float(np.abs(weights) @ cmdp.cost_sizes + np.abs(value).max()) + terms * TINY)
+    return _from_start(cmdp, weights, backup.values, backup.lowest, np.full(1, rounding))
+
+
+def local_bound(cmdp: CMDP, weights: Array, value: Array) -> float:
+    """`macqueen_bound` with the rounding error of every state counted by itself.
+
+    It costs twice as much, and is far tighter where some states have much larger values than others.
+    """
+    backup, rounding = _local_backup(cmdp, weights, value)
+    return _from_start(cmdp, weights, backup, float((backup - value - rounding).min()), rounding, reduced=True)
+
+
+def backup_errors(cmdp: CMDP, weights: Array, value: Array) -> tuple[Array, Array]:
+    """(S,) by how much the Bellman backup falls below `value`, and how large its rounding error can be."""
+    backup, rounding = _local_backup(cmdp, weights, value)
+    return np.maximum(value - backup, 0.0), rounding
+
+
+def _local_backup(cmdp: CMDP, weights: Array, value: Array) -> tuple[Array, Array]:
+    """TV, and a bound on the rounding error of TV − V in every state."""
+    shape = (cmdp.states, cmdp.actions)
+    size = (np.abs(weights) @ np.abs(cmdp.costs) + look_ahead(cmdp, np.abs(value))).reshape(shape).max(axis=1)
+    terms = _terms(cmdp, weights)
+    rounding = 1.01 * (terms * EPS * (size + np.abs(value)) + terms * TINY)
+    return (weights @ cmdp.costs + look_ahead(cmdp, value)).reshape(shape).min(axis=1), rounding
+
+
+def _from_start(
+    cmdp: CMDP, weights: Array, backup: Array, lowest: float, rounding: Array, reduced: bool = False
+) -> float:
+    """ρ · TV + (Σρ) tail − Σ w_i offset_i, with everything that rounding can have added taken off."""
+    initial, states = cmdp.initial, cmdp.states
+    start = float(initial @ backup)
+    start_error = states * EPS * float(initial @ np.abs(backup)) + states * TINY
+    start_error += float((initial @ rounding if rounding.size == states else rounding[0] * initial.sum()) * 1.01)
+    least = down(lowest if reduced else lowest - float(rounding[0]))
+    rest = tail(cmdp, least)
+    mass, slack = float(initial.sum()), states * EPS
+    mass = up(mass * up(1.0 + slack)) if rest < 0.0 else down(mass * down(1.0 - slack))
+    rest_at_start = down(rest * mass)
+    offsets = weights[1:] * cmdp.offsets
+    offset_error = EPS * float(np.abs(offsets).sum()) + offsets.size * TINY
+    if not (math.isfinite(rest_at_start) and math.isfinite(start)):
+        return -math.inf
+    return down(math.fsum([start, -start_error, rest_at_start, -offset_error, *(-offsets).tolist()]))
+
+
+def _terms(cmdp: CMDP, weights: Array) -> int:
+    # successors, costs (with the conversion of the user's quantities), γ, the sum, and TV − V
+    return cmdp.longest_row + weights.size + 10
+
+
+def values_error(cmdp: CMDP, chain: Any, visits: Array, local: Array, policy_slack: float) -> Array:
+    """(n,) bounds on |ρ · (V − V^π)|, from bounds on the residuals of V in every state.
+
+    As ρ · (V^π − V) = Σ_s x(s) r(s) with the exact visits x, each residual counts as often as its state is visited.
+    Computed visits x̂ are off by at most ‖ρ + γ P_πᵀ x̂ − x̂‖₁ · Σ_k (γP_π)ᵏ1 in the 1-norm.
+
+    Args:
+        cmdp: the model.
+        chain: P_π.
+        visits: x̂ ≥ 0.
+        local: (S, n) bounds on |c_π + γ P_π V − V|, rounding included.
+        policy_slack: by how much the probabilities of a row may exceed one.
+    """
+    states, horizon = cmdp.states, horizon_bound(cmdp, policy_slack)
+    rest = float(np.abs(cmdp.initial + cmdp.gamma * (chain.T @ visits) - visits).sum())
+    rest += (states + 10) * EPS * (1.0 + 3.0 * float(visits.sum())) + policy_slack * float(visits.sum())
+    off = 1.01 * rest * horizon
+    return np.asarray(1.01 * (visits @ local + off * local.max(axis=0, initial=0.0)))

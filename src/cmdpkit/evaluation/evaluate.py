@@ -11,7 +11,7 @@ from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import look_ahead
 from cmdpkit.evaluation.system import PolicySystem
 from cmdpkit.model import CMDP, check_model
-from cmdpkit.policy import MixturePolicy, TabularPolicy, as_policy
+from cmdpkit.policy import MixturePolicy, as_policy
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +55,3 @@ def evaluate(cmdp: CMDP, policy: Any) -> Evaluation:
     occupancy = (1.0 - cmdp.gamma) * system.state_occupancy()[:, None] * pi
     at_start = cmdp.initial @ values
     return Evaluation(float(at_start[0]) + 0.0, at_start[1:], np.ascontiguousarray(values.T), q, occupancy)
-
-
-def stationary_policy(cmdp: CMDP, mixture: MixturePolicy) -> TabularPolicy:
-    """The stationary policy with the values of a mixture: π(a|s) = d̄(s, a) / Σ_a d̄(s, a), d̄ its average occupancy."""
-    return TabularPolicy.from_occupancy(evaluate(cmdp, mixture).occupancy, mixture.policies[-1].probabilities)

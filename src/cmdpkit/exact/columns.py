@@ -120,17 +120,17 @@ class ColumnSearch:
         self.values.append(values)
         return True
 
-    def _ask(self, weights: Array, **limits: Any) -> Minimum:
+    def _ask(self, weights: Array, **ends: Any) -> Minimum:
         """The oracle: min_π w·V(π), warm-started from its last answer."""
         self.oracle_calls += 1
         if np.isfinite(self.bound):  # the gap is relative to the objective, and now its size is known
             size = max(float(self.cmdp.fine_scales[0]), min(abs(self.upper), abs(self.bound)))
             self._oracle.accuracy[0] = COLUMN_ACCURACY * self.tol * size
-        return self._oracle.minimise(weights, **limits)
+        return self._oracle.minimise(weights, **ends)
 
-    def ask_bound(self, multipliers: Array, **limits: Any) -> bool:
-        """Query G(λ) within the limits of `Oracle.minimise`; keep bound and column. True when the column is new."""
-        answer = self._ask(np.concatenate([[1.0], multipliers]), **limits)
+    def ask_bound(self, multipliers: Array, **ends: Any) -> bool:
+        """Query G(λ), ended as `Oracle.minimise` says; keep bound and column. True when the column is new."""
+        answer = self._ask(np.concatenate([[1.0], multipliers]), **ends)
         if answer.bound > self.bound:
             self.bound, self.multipliers = answer.bound, multipliers
         return self.add(answer.choice, answer.values)
@@ -269,12 +269,14 @@ class ColumnSearch:
             if worst <= 0.0:
                 return
             y = game.prices / self.scales[1:]
+            total = float(y.sum())
+            y = y / total  # the margin is proved for these very weights
             answer = self._ask(np.concatenate([[0.0], y]))
             fresh = self.add(answer.choice, answer.values)
             if answer.bound > 0.0:
-                self.farkas, self.farkas_margin = y / y.sum(), answer.bound / y.sum()
+                self.farkas, self.farkas_margin = y, answer.bound
                 return
-            if not fresh or float(y @ answer.values[1:]) >= worst - 1e-13:
+            if not fresh or total * float(y @ answer.values[1:]) >= worst - 1e-13:
                 self._settle(worst)
                 return
             yield self

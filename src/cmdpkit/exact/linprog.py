@@ -70,29 +70,6 @@ def least_violation(
     return float(answer.x[-1]), _policy(cmdp, answer.x[:-1]), y / y.sum()
 
 
-def slater_margin(cmdp: CMDP) -> float:
-    """ξ of Assumption 1: the largest margin by which all limits can be met at once, in the user's units.
-
-    Zero means that the limits can be met, but only just; negative means that they cannot, and by how much they miss.
-    Without constraints it is infinite.
-
-    Example:
-        >>> import cmdpkit as ck
-        >>> round(ck.slater_margin(ck.problems.paper()), 6)
-        1.525027
-    """
-    return float("inf") if not cmdp.num_constraints else -least_miss(cmdp)[0]
-
-
-def least_miss(cmdp: CMDP) -> tuple[float, TabularPolicy]:
-    """min_π max_i V_i(π) in the user's units, and the policy that attains it."""
-    # The margin is one number in the user's units, whatever the sizes of the costs; measure it in between them.
-    sizes = _scales(cmdp)[1:]
-    unit = float(np.sqrt(sizes.min()) * np.sqrt(sizes.max()))
-    worst, policy, _ = least_violation(cmdp, np.full(cmdp.num_constraints, unit))
-    return worst * unit, policy
-
-
 def _scales(cmdp: CMDP) -> Array:
     """The largest size of each cost, so that HiGHS's absolute tolerances mean the same for all units."""
     return np.where(cmdp.cost_sizes > 0.0, cmdp.cost_sizes, 1.0)

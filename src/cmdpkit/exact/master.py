@@ -50,11 +50,22 @@ def best_mixture(costs: Array, rows: Array, relaxation: Array, cap: float = CAP,
     if basis is None:
         j = int((costs + cap * np.maximum(rows - relaxation[:, None], 0.0).sum(axis=0)).argmin())
         basis = np.append(np.where(rows[:, j] <= relaxation, 0, m) + np.arange(m), 2 * m + j)
-    x, y, basis = _simplex(cost, matrix, right, basis) or _highs(cost, matrix, right)
+    solved = _simplex(cost, matrix, right, basis) or _highs(cost, matrix, right)
+    if solved is None:
+        return _best_column(costs, rows, relaxation, cap)
+    x, y, basis = solved
     weights = np.maximum(x[2 * m :], 0.0)
     weights /= weights.sum()
     excess = float(np.maximum(rows @ weights - relaxation, 0.0).sum())
     return Mixture(weights, np.maximum(-y[:m], 0.0), float(cost @ x), excess, basis)
+
+
+def _best_column(costs: Array, rows: Array, relaxation: Array, cap: float) -> Mixture:
+    """The best single column, without prices: where rounding defeats both LP solvers."""
+    excess = np.maximum(rows - relaxation[:, None], 0.0).sum(axis=0)
+    j = int((costs + cap * excess).argmin())
+    weights = np.eye(costs.size)[j]
+    return Mixture(weights, np.zeros(len(rows)), float(costs[j] + cap * excess[j]), float(excess[j]))
 
 
 def _simplex(cost: Array, matrix: Array, right: Array, basis: Any) -> tuple[Array, Array, Any] | None:
@@ -90,13 +101,13 @@ def _simplex(cost: Array, matrix: Array, right: Array, basis: Any) -> tuple[Arra
     return None
 
 
-def _highs(cost: Array, matrix: Array, right: Array) -> tuple[Array, Array, None]:
+def _highs(cost: Array, matrix: Array, right: Array) -> tuple[Array, Array, None] | None:
     from scipy.optimize import linprog
 
     tolerances = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
     answer = linprog(cost, A_eq=matrix, b_eq=right, bounds=(0.0, None), method="highs-ds", options=tolerances)
-    if answer.status != 0:
-        raise ArithmeticError(f"HiGHS did not solve a master problem: {answer.message}")
+    if answer.status != 0 or not np.isfinite(answer.x).all():
+        return None
     return answer.x, answer.eqlin.marginals, None
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import bellman
-from cmdpkit.evaluation.bounds import bound_from_backup
+from cmdpkit.evaluation.bounds import backup_errors, bound_from_backup, local_bound
 from cmdpkit.evaluation.system import Plan, PolicySystem, rounding_floor
 from cmdpkit.model import CMDP
 
@@ -50,6 +50,23 @@ def minimise(cmdp: CMDP, weights: Array, start: Any = None, stop: Stop = never) 
     return Oracle(cmdp, stop, start).minimise(weights)
 
 
+def polished_bound(cmdp: CMDP, weights: Array, stop: Stop = never) -> float:
+    """A lower bound on min_π w·V(π) that loses less to rounding where values differ much between states.
+
+    The values of the best policy are lowered by what rounding errors, collected along its way, may have added: after
+    that the Bellman backup is above them, and every state pays for its own errors only.
+    """
+    oracle = Oracle(cmdp, stop)
+    bound = oracle.minimise(weights).bound
+    if oracle.state_values is None or stop():
+        return bound
+    value = oracle.state_values @ weights
+    missing, rounding = backup_errors(cmdp, weights, value)
+    collected = PolicySystem(cmdp, choice=oracle.choice, plan=oracle.plan).solve(2.0 * rounding + missing)
+    guesses = (value, value - collected)
+    return max(bound, *(local_bound(cmdp, weights, guess) for guess in guesses))
+
+
 class Oracle:
     """Minimises w·V for one w after another, each from where the last one ended.
 
@@ -80,7 +97,7 @@ class Oracle:
         cost = weights @ cmdp.costs
         if self.choice is None:
             self.choice = self._far_sighted(cost)
-        limits = float(weights[1:] @ cmdp.offsets)
+        offset = float(weights[1:] @ cmdp.offsets)
         bound, evaluations, least = -np.inf, 0, np.inf
         loose = np.inf if self.state_values is None else 0.0  # error that the values may still have
         if self.state_values is None:
@@ -92,7 +109,7 @@ class Oracle:
             noise = 1e-14 * (float(np.abs(value).max()) + float(np.abs(cost).max()))
             backup = bellman(cmdp, cost, value, self.choice, noise)
             bound = max(bound, bound_from_backup(cmdp, weights, value, backup))
-            now = float(cmdp.initial @ value) - limits
+            now = float(cmdp.initial @ value) - offset
             left, total = now - bound, float(value.sum())
             enough = left <= gap or now < hopeless or evaluations >= rounds
             settled = not backup.moved or enough or (loose == 0.0 and total >= least)

@@ -8,7 +8,7 @@ import numpy as np
 
 from cmdpkit.certificates.prover import certify
 from cmdpkit.checks import Array
-from cmdpkit.exact.linprog import slater_margin
+from cmdpkit.exact.slater import slater_margin
 from cmdpkit.experiments.common import (
     COLOURS,
     Claim,

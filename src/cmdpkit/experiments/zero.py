@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.evaluation import evaluate
-from cmdpkit.exact.linprog import slater_margin
+from cmdpkit.exact.slater import slater_margin
 from cmdpkit.experiments.common import (
     COLOURS,
     Claim,

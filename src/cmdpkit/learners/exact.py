@@ -11,7 +11,7 @@ import numpy as np
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import advantages, look_ahead
 from cmdpkit.evaluation.system import Plan, PolicySystem
-from cmdpkit.exact.linprog import slater_margin
+from cmdpkit.exact.slater import slater_margin
 from cmdpkit.learners.tabular import above_floor, reference_span, within_radius
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
@@ -204,10 +204,7 @@ class ExactView(View):
         """2 / ((1 − γ) ξ) for costs up to 1 in size (Lemma upper-dual); larger costs scale it."""
         assert self.learner is not None
         cmdp = self.learner.cmdp
-        try:
-            xi = slater_margin(cmdp)
-        except ArithmeticError:  # too badly scaled for an LP
-            return float(np.inf)
+        xi = slater_margin(cmdp)
         largest = max(1.0, float(np.abs(cmdp.costs[0]).max()))
         return 2.0 * largest / ((1.0 - cmdp.gamma) * xi) if xi > 0.0 else float(np.inf)
 

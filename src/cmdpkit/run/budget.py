@@ -84,7 +84,7 @@ class Budget:
 
     def tell(self, news: Snapshot) -> None:
         """Tell the callback, if there is one."""
-        if self.watch is not None and isinstance(stop := self.watch(news), (bool, np.bool_)) and stop:
+        if self.watch is not None and isinstance(stop := self.watch(news), (int, np.bool_, np.integer)) and stop:
             self.interrupted = True
 
     def exhausted(self) -> bool:

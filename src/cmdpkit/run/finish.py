@@ -13,8 +13,9 @@ from cmdpkit.certificates.checker import certificate_of, refutation
 from cmdpkit.certificates.prover import certify
 from cmdpkit.checks import Array
 from cmdpkit.exact.columns import ColumnSearch
-from cmdpkit.exact.linprog import least_miss, least_violation, solve_lp
-from cmdpkit.exact.mdp import minimise
+from cmdpkit.exact.linprog import least_violation, solve_lp
+from cmdpkit.exact.mdp import minimise, polished_bound
+from cmdpkit.exact.slater import least_miss
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.primal_dual import primal_dual
@@ -34,7 +35,10 @@ SMALL, TO_THE_END = 200, 1e-10
 """Up to this many states PMD-PD comes first, and the columns go on to this relative gap, which costs hardly more."""
 
 LARGE = 20_000
-"""Up to this many state-action pairs an infeasible model gets the policy that misses its limits least, by an LP."""
+"""Up to this many state-action pairs an LP is asked where the columns end without a proof."""
+
+LARGEST_MISS, MISS_ACCURACY = 200_000, 1e-8
+"""Up to this many state-action pairs an infeasible model gets the policy that misses its limits least."""
 
 COLUMNS = ("objective", "violation", "bound", "multipliers", "time")
 """The history of an exact method, one row an oracle call."""
@@ -65,7 +69,11 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget) -> Out
         certificate = refutation(cmdp, policy, search.farkas, search.farkas_margin)
     elif status is not Status.OPTIMAL or certificate is None:
         certificate = _certificate(search)
-    status = status or Status.NUMERICAL_ERROR  # nothing could be improved any more, and `tol` was still not proved
+    if status is None and search.farkas is None:
+        # Nothing could be improved any more, and `tol` was still not proved: rounding is in the way
+        certificate, proved = _polished(search, certificate, tol)
+        status = Status.OPTIMAL if proved else Status.NUMERICAL_ERROR
+    assert status is not None
     return Outcome(status, policy, certificate, _history(rows), search.oracle_calls)
 
 
@@ -102,7 +110,7 @@ def _snapshot(search: ColumnSearch, elapsed: float) -> Snapshot:
         objective=float(cmdp.user_objective(search.upper)),
         violation=_scaled(search, search.relaxation) if found else np.inf,
         bound=float(cmdp.user_objective(search.bound)),
-        multipliers=search.multipliers,
+        multipliers=search.multipliers.copy(),  # a callback must not reach into the proof
         time=elapsed,
     )
 
@@ -122,6 +130,14 @@ def _close_enough(search: ColumnSearch, tol: float) -> bool:
 
 def _certificate(search: ColumnSearch) -> Certificate:
     return certificate_of(search.cmdp, search.policy(), search.multipliers, search.bound)
+
+
+def _polished(search: ColumnSearch, certificate: Certificate, tol: float) -> tuple[Certificate, bool]:
+    """The certificate with a bound whose rounding errors are counted state by state."""
+    bound = polished_bound(search.cmdp, np.append(1.0, search.multipliers), search.stop)
+    if bound > search.bound:
+        certificate = certificate_of(search.cmdp, search.policy(), search.multipliers, bound)
+    return certificate, certificate.optimal(tol)
 
 
 def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
@@ -151,11 +167,21 @@ def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
 
 
 def with_lp_behind(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budget) -> Outcome:
-    """Where the columns end without a proof (limits that leave no room), the LP of a small model may have one."""
-    if outcome.status is not Status.NUMERICAL_ERROR or cmdp.states * cmdp.actions > LARGE:
+    """Where the columns end without a proof (limits that leave no room), the LP of a small model may have one.
+
+    Where neither has, the better of the two answers is returned.
+    """
+    if outcome.status is not Status.NUMERICAL_ERROR or cmdp.states * cmdp.actions > LARGE or budget.exhausted():
         return outcome
     other = solve_by_lp(cmdp, tol, budget)
-    return other if other.status in (Status.OPTIMAL, Status.INFEASIBLE) else outcome
+    if other.status in (Status.OPTIMAL, Status.INFEASIBLE):
+        return other
+    return min(outcome, other, key=lambda one: _merit(one.certificate, tol))
+
+
+def _merit(certificate: Certificate, tol: float) -> tuple[bool, float]:
+    """Feasible first, then the smaller tolerance to which a policy is proved optimal."""
+    return not certificate.feasible(tol), max(certificate.gap, certificate.violation)
 
 
 def _refuted_by_lp(cmdp: CMDP, policy: TabularPolicy, budget: Budget) -> tuple[TabularPolicy, Certificate | None]:
@@ -168,17 +194,16 @@ def _refuted_by_lp(cmdp: CMDP, policy: TabularPolicy, budget: Budget) -> tuple[T
     return policy, refutation(cmdp, policy, y, margin) if margin > 0.0 else None
 
 
-def with_least_violation(cmdp: CMDP, outcome: Outcome) -> Outcome:
+def with_least_violation(cmdp: CMDP, outcome: Outcome, budget: Budget) -> Outcome:
     """An infeasible model: give the policy that misses the limits least, and say by how much."""
-    if cmdp.states * cmdp.actions > LARGE:
+    if cmdp.states * cmdp.actions > LARGEST_MISS:
         return replace(outcome, note=f"{outcome.note} slater_margin(model) tells by how much they are missed.".strip())
-    try:
-        margin, policy = least_miss(cmdp)
-    except ArithmeticError:
+    if budget.exhausted():
         return outcome
+    found = least_miss(cmdp, MISS_ACCURACY, budget.exhausted)
     proved = outcome.certificate
     assert proved.infeasibility is not None
     assert proved.infeasibility_margin is not None
-    certificate = refutation(cmdp, policy, proved.infeasibility, proved.infeasibility_margin)
-    note = f"The best policy still misses a limit by {margin:.6g}."
-    return replace(outcome, policy=policy, certificate=certificate, note=note)
+    certificate = refutation(cmdp, found.policy, proved.infeasibility, proved.infeasibility_margin)
+    note = f"The best policy still misses a limit by {found.upper:.6g}."
+    return replace(outcome, policy=found.policy, certificate=certificate, note=note)

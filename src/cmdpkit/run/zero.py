@@ -20,7 +20,7 @@ import numpy as np
 
 from cmdpkit.certificates.checker import values_with_errors
 from cmdpkit.checks import Array
-from cmdpkit.exact.linprog import slater_margin
+from cmdpkit.exact.slater import slater_margin
 from cmdpkit.model import CMDP
 from cmdpkit.primal_dual import primal_dual
 from cmdpkit.rules.theory import theorem_1
@@ -78,7 +78,7 @@ def _calibrated(cmdp: CMDP, choice: Choice, xi: float, budget: Budget) -> tuple[
         outcome = run_first_order(cmdp, choice, budget, 0.0, margins)
         assert outcome.average_policy is not None
         values, rounding = values_with_errors(cmdp, outcome.average_policy)
-        excess = np.maximum(values[1:] + rounding[1:], 0.0)
+        excess = np.maximum(values[1:] - cmdp.offsets + rounding[1:], 0.0)
         if not excess.any() or outcome.status is not Status.ITERATION_LIMIT:
             break
         # Boldly from the third try on: the average may answer to less than the whole of what is added.
@@ -95,7 +95,7 @@ def _is_small(cmdp: CMDP) -> bool:
 
 
 def _slater_margin(cmdp: CMDP, tol: float, budget: Budget) -> float:
-    """ξ, or minus infinity where the LP fails for bad scaling: the exact methods then tell what can be told.
+    """ξ.
 
     The LP of a large model takes long, and with a tolerance it is enough to know that limits tightened by that much can
     be met: then ξ is at least as large.
@@ -106,10 +106,7 @@ def _slater_margin(cmdp: CMDP, tol: float, budget: Budget) -> float:
         missed = solve_by_columns(tight, "auto", 1e-3 * tol, wary).certificate.violation * cmdp.tolerance_scales.max()
         if missed <= margin:
             return margin
-    try:
-        return slater_margin(cmdp)
-    except ArithmeticError:
-        return -np.inf
+    return slater_margin(cmdp)
 
 
 def _without_slater_point(cmdp: CMDP, xi: float, budget: Budget, tol: float) -> Outcome:

@@ -1,0 +1,123 @@
+"""By how much all limits can be met at once, or are missed at least: min_π max_i V_i(π), certified from both sides.
+
+It is a constrained MDP itself: minimise t subject to V_i(π) ≤ t. The number t becomes a decision of the policy in one
+more state, which no transition enters or leaves: with probability q of its first action it adds
+t = low + q (high − low) to the objective, and takes as much off every constraint. The columns solve it like any model.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from cmdpkit.checks import Array
+from cmdpkit.evaluation.bounds import down, up
+from cmdpkit.evaluation.system import PolicySystem
+from cmdpkit.exact.columns import ColumnSearch
+from cmdpkit.exact.mdp import Stop, minimise, never
+from cmdpkit.model import CMDP, AtMost, check_model
+from cmdpkit.policy import TabularPolicy
+
+ROUNDS = 3
+"""The range of t is narrowed to what is known at most this often; each time the answer gains digits."""
+
+
+class LeastMiss(NamedTuple):
+    """min_π max_i V_i(π) lies in [lower, upper]; `policy` attains `upper` to rounding, the weights y prove `lower`."""
+
+    lower: float
+    upper: float
+    policy: TabularPolicy
+    weights: Array  # (m,) y ≥ 0 with Σ y = 1
+
+
+def slater_margin(cmdp: CMDP, tol: float = 1e-9) -> float:
+    """ξ of Assumption 1: the largest margin by which all limits can be met at once, in the user's units.
+
+    Zero means that the limits can be met, but only just; negative means that they cannot, and by how much they miss.
+    Without constraints it is infinite.
+
+    Args:
+        cmdp: the model.
+        tol: accuracy, relative to the size of the constraints' values.
+
+    Example:
+        >>> import cmdpkit as ck
+        >>> round(ck.slater_margin(ck.problems.paper()), 6)
+        1.525027
+    """
+    check_model(cmdp)
+    if not cmdp.num_constraints:
+        return float("inf")
+    found = least_miss(cmdp, tol)
+    if found.lower <= 0.0 < found.upper:  # neither sign is proved: rounding cannot tell the margin from zero
+        return 0.0
+    return 0.0 - found.upper
+
+
+def least_miss(cmdp: CMDP, tol: float = 1e-9, stop: Stop = never) -> LeastMiss:
+    """min_π max_i V_i(π) in the user's units, from both sides, with the policy that attains it."""
+    m, size = cmdp.num_constraints, _size(cmdp)
+    best = LeastMiss(-size, size, TabularPolicy.uniform(cmdp.states, cmdp.actions), np.full(m, 1.0 / m))
+    low, high = -1.1 * size, 1.1 * size
+    for _ in range(ROUNDS):
+        if size == 0.0 or stop():
+            break
+        found = _between(cmdp, low, high, tol, stop)
+        upper, policy = (found.upper, found.policy) if found.upper <= best.upper else (best.upper, best.policy)
+        lower, y = (found.lower, found.weights) if found.lower >= best.lower else (best.lower, best.weights)
+        best = LeastMiss(lower, upper, policy, y)
+        width = upper - lower
+        if width <= tol * size or width > 0.3 * (high - low):
+            break
+        low, high = lower - width, upper + width
+    return best
+
+
+def _size(cmdp: CMDP) -> float:
+    """No V_i is larger."""
+    return float((cmdp.cost_sizes[1:] / (1.0 - cmdp.gamma) + np.abs(cmdp.offsets)).max())
+
+
+def _between(cmdp: CMDP, low: float, high: float, tol: float, stop: Stop) -> LeastMiss:
+    """The answer when t is looked for in [low, high]."""
+    search = ColumnSearch(_with_slack_state(cmdp, low, high), tol, stop)
+    for _ in search.steps():
+        closed = search.upper - search.bound <= 0.1 * tol * (high - low)
+        if closed or search.stuck or search.farkas is not None or stop():
+            break
+    table = search.policy().probabilities[: cmdp.states]
+    policy = TabularPolicy(table if cmdp.actions > 1 else table.sum(axis=1, keepdims=True))
+    visits = PolicySystem(cmdp, policy.probabilities).state_occupancy()
+    v = cmdp.costs[1:] @ (visits[:, None] * policy.probabilities).ravel() - cmdp.offsets
+    total = float(search.multipliers.sum())
+    y = search.multipliers / total if total > 0.0 else np.full(v.size, 1.0 / v.size)
+    return LeastMiss(_lower_bound(cmdp, y, stop), float(v.max()), policy, y)
+
+
+def _lower_bound(cmdp: CMDP, y: Array, stop: Stop) -> float:
+    """max_i V_i ≥ Σ y_i V_i / Σ y_i for every policy, with Σ y known up to rounding."""
+    bound, total, slack = minimise(cmdp, np.append(0.0, y), stop=stop).bound, float(y.sum()), 1e-15 * y.size
+    return down(bound / (up(total * (1.0 + slack)) if bound >= 0.0 else down(total * (1.0 - slack))))
+
+
+def _with_slack_state(cmdp: CMDP, low: float, high: float) -> CMDP:
+    """The model of min t subject to V_i ≤ t, with t in [low, high] decided in a state of its own."""
+    states, actions = cmdp.states, max(cmdp.actions, 2)
+    columns = np.minimum(np.arange(actions), cmdp.actions - 1)  # a single action is doubled
+    rows = (np.arange(states)[:, None] * cmdp.actions + columns).ravel()
+    inside = sp.csr_array(cmdp.transitions)[rows]
+    alone = sp.csr_array(np.ones((actions, 1)))
+    transitions: Any = sp.csr_array(sp.block_array([[inside, None], [None, alone]]))
+    # Half of the start is in that state, so that all costs count twice.
+    t = 2.0 * (1.0 - cmdp.gamma) * np.array([high, *[low] * (actions - 1)])
+    costs = [np.vstack([2.0 * c.reshape(states, -1)[:, columns], -t]) for c in cmdp.costs[1:]]
+    return CMDP(
+        transitions,
+        cost=np.vstack([np.zeros((states, actions)), t]),
+        constraints=[AtMost(c, float(b)) for c, b in zip(costs, cmdp.offsets, strict=True)],
+        gamma=cmdp.gamma,
+        initial=np.append(0.5 * cmdp.initial, 0.5),
+    )
