@@ -69,9 +69,10 @@ def write_json(path: PathLike, content: Any) -> None:
     write_whole(path, lambda file: file.write(text.encode()))
 
 
-def save_arrays(path: PathLike, kind: str, arrays: Mapping[str, Any]) -> None:
+def save_arrays(path: PathLike, kind: str, arrays: Mapping[str, Any], compress: bool = True) -> None:
     """Write an `.npz` whose `kind` entry says what it holds."""
-    write_whole(path, lambda file: np.savez_compressed(file, kind=np.array(kind), **arrays))
+    save = np.savez_compressed if compress else np.savez
+    write_whole(path, lambda file: save(file, kind=np.array(kind), **arrays))
 
 
 def load_arrays(path: PathLike, kind: str) -> dict[str, Any]:

@@ -29,14 +29,6 @@ class Learner(Protocol):
         """Continue exactly where `state()` was taken."""
 
 
-class Stopped(Exception):
-    """A learner may not go on in the middle of a step: its budget is spent, time is up, or the caller wants to stop."""
-
-    def __init__(self, out_of_budget: bool = False) -> None:
-        super().__init__("stopped")
-        self.out_of_budget = out_of_budget
-
-
 @dataclass(frozen=True)
 class Iterate:
     """What is known after macro step k: the learner's policy is π_k, with these values and multipliers."""

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import parts
+from cmdpkit.evaluation.patience import breathe
 
 Solve = Callable[[Array], Array]
 
@@ -99,6 +100,7 @@ class Krylov:
         x = np.zeros_like(b) if guess is None else guess
         slow = 0
         for _ in range(CYCLES):
+            breathe()
             rest = b - x + self.gamma * (chain @ x)
             size = float(np.abs(rest).max())
             rounding = 8.0 * np.finfo(float).eps * float(np.abs(x).max())

@@ -14,6 +14,7 @@ import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import ahead, padded, parts
+from cmdpkit.evaluation.patience import breathe
 
 TRIAL = 30
 """Sweeps after which the contraction is measured, over the last ten."""
@@ -40,6 +41,7 @@ def sweep_values(
     factor = gamma / (1.0 - gamma)
     watch = Watch(most)
     while True:
+        breathe()
         low, high = sweep(values, spare)
         values, spare = spare, values
         # |V^π − (TV + middle)| ≤ γ/(1 − γ) · span(D) / 2
@@ -100,6 +102,7 @@ def sweep_occupancy(
     flow = _compiled_flow(chain) if compiled else chain.T.__matmul__
     watch = Watch(most)
     while True:
+        breathe()
         moved = flow(visits)
         # The mass must balance, Σx = Σρ + γ Σ P_πᵀ x: scale x so that it does
         scale = initial.sum() / (visits.sum() - gamma * moved.sum())

@@ -14,6 +14,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from cmdpkit.checks import Array
+from cmdpkit.exact import highs
+from cmdpkit.exact.highs import Answer
+from cmdpkit.exact.mdp import Stop
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 
@@ -33,26 +36,25 @@ class LPSolution:
     out_of_budget: bool = False
 
 
-def solve_lp(cmdp: CMDP, time_limit: float | None = None, max_iterations: int | None = None) -> LPSolution:
-    """The optimal policy and multipliers of the constrained problem."""
+def solve_lp(
+    cmdp: CMDP, time_limit: float | None = None, max_iterations: int | None = None, stop: Stop | None = None
+) -> LPSolution:
+    """The optimal policy and multipliers of the constrained problem; `stop` ends the search for them."""
     scales = _scales(cmdp)
     rows = cmdp.costs[1:] / scales[1:, None]
-    limits = {"time_limit": time_limit and max(time_limit, 1e-3), "maxiter": max_iterations}
-    answer = _highs(cmdp, cmdp.costs[0] / scales[0], rows, cmdp.offsets / scales[1:], limits=limits)
+    options = {"time_limit": time_limit and max(time_limit, 1e-3), "maxiter": max_iterations}
+    answer = _highs(cmdp, cmdp.costs[0] / scales[0], rows, cmdp.offsets / scales[1:], options=options, stop=stop)
     if answer.status == 2:
-        return LPSolution(False, message=answer.message, iterations=int(answer.nit))
-    if answer.status != 0:
-        return LPSolution(
-            None, message=answer.message, iterations=int(answer.nit or 0), out_of_budget=answer.status == 1
-        )
-    multipliers = (
-        np.maximum(-answer.ineqlin.marginals, 0.0) * scales[0] / scales[1:] if cmdp.num_constraints else np.zeros(0)
-    )
-    return LPSolution(True, _policy(cmdp, answer.x), multipliers, answer.message, int(answer.nit))
+        return LPSolution(False, message=answer.message, iterations=answer.iterations)
+    if answer.x is None or answer.prices is None:
+        stopped = answer.status == highs.OUT_OF_BUDGET
+        return LPSolution(None, message=answer.message, iterations=answer.iterations, out_of_budget=stopped)
+    multipliers = np.maximum(-answer.prices, 0.0) * scales[0] / scales[1:]
+    return LPSolution(True, _policy(cmdp, answer.x), multipliers, answer.message, answer.iterations)
 
 
 def least_violation(
-    cmdp: CMDP, units: Array | None = None, time_limit: float | None = None
+    cmdp: CMDP, units: Array | None = None, time_limit: float | None = None, stop: Stop | None = None
 ) -> tuple[float, TabularPolicy, Array]:
     """min_π max_i V_i(π) / unit_i, the policy that attains it, and the weights y ≥ 0 on V_i that prove it.
 
@@ -62,11 +64,11 @@ def least_violation(
     scales = _scales(cmdp)[1:]
     excess = (scales if units is None else units) / scales  # of row i for each unit of the common excess t
     rows = cmdp.costs[1:] / scales[:, None]
-    limits = {"time_limit": time_limit}
-    answer = _highs(cmdp, np.zeros(rows.shape[1]), rows, cmdp.offsets / scales, excess=excess, limits=limits)
-    if answer.status != 0:
+    options = {"time_limit": time_limit}
+    answer = _highs(cmdp, np.zeros(rows.shape[1]), rows, cmdp.offsets / scales, excess, options, stop)
+    if answer.x is None or answer.prices is None:
         raise ArithmeticError(f"HiGHS did not solve the feasibility problem: {answer.message}")
-    y = np.maximum(-answer.ineqlin.marginals, 0.0) / scales
+    y = np.maximum(-answer.prices, 0.0) / scales
     return float(answer.x[-1]), _policy(cmdp, answer.x[:-1]), y / y.sum()
 
 
@@ -86,33 +88,22 @@ def _highs(
     rows: Array,
     offsets: Array,
     excess: Array | None = None,
-    limits: dict[str, Any] | None = None,
-) -> Any:
+    options: dict[str, Any] | None = None,
+    stop: Stop | None = None,
+) -> Answer:
     """Solve over all occupancies; with `excess`, minimise the t for which row i is at most offset_i + excess_i t."""
-    from scipy.optimize import linprog
-
     pairs = cmdp.states * cmdp.actions
     leave = sp.csr_array(
         (np.ones(pairs), (np.repeat(np.arange(cmdp.states), cmdp.actions), np.arange(pairs))),
         shape=(cmdp.states, pairs),
     )
     balance = leave - cmdp.gamma * sp.csr_array(cmdp.transitions).T
-    bounds: list[tuple[float | None, float | None]] = [(0.0, None)]
     if excess is not None:
         cost = np.append(cost, 1.0)
         rows = np.hstack([rows, -excess[:, None]])
         balance = sp.hstack([balance, sp.csr_array((cmdp.states, 1))])
-        bounds = [(0.0, None)] * pairs + [(None, None)]
-    options: dict[str, Any] = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
-    options |= {name: value for name, value in (limits or {}).items() if value is not None}
-    has_rows = len(rows) > 0
-    return linprog(
-        cost,
-        A_ub=sp.csr_array(rows) if has_rows else None,
-        b_ub=offsets if has_rows else None,
-        A_eq=sp.csr_array(balance),
-        b_eq=cmdp.initial,
-        bounds=bounds[0] if len(bounds) == 1 else bounds,
-        method="highs-ds" if pairs <= TINY else "highs-ipm",
-        options=options,
-    )
+    settings: dict[str, Any] = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+    settings |= {name: value for name, value in (options or {}).items() if value is not None}
+    tiny = pairs <= TINY  # solved in no time: not worth a process
+    method, free = "highs-ds" if tiny else "highs-ipm", 0 if excess is None else 1
+    return highs.solve(cost, rows, offsets, balance, cmdp.initial, free, method, settings, stop=None if tiny else stop)

@@ -10,10 +10,10 @@ import scipy.sparse as sp
 
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import look_ahead
+from cmdpkit.evaluation.patience import Stopped
 from cmdpkit.evaluation.system import PolicySystem
 from cmdpkit.model import CMDP, AtMost
 from cmdpkit.policy import TabularPolicy
-from cmdpkit.primal_dual import Stopped
 from cmdpkit.simulators import LEARNING, STARTS, ModelSimulator, Returns, Simulator, stream
 
 

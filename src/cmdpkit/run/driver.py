@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.primal_dual import Iterate, Learner, Stopped, primal_dual
+from cmdpkit.evaluation.patience import Stopped, until
+from cmdpkit.primal_dual import Iterate, Learner, primal_dual
 from cmdpkit.rules.base import Rule, Weights, with_multipliers
 from cmdpkit.run.budget import Budget
 from cmdpkit.run.checkpoint import Checkpoint
@@ -73,7 +74,8 @@ class Run:
         iterates = self._iterates()
         while status is None:
             try:
-                iterate = next(iterates)
+                with until(self.budget.exhausted):
+                    status = self._after(next(iterates))
             except Stopped as stop:
                 over = self.budget.spent(self.iterations) or Status.INTERRUPTED
                 status = Status.SAMPLE_LIMIT if stop.out_of_budget else over
@@ -81,8 +83,6 @@ class Run:
                 self.learner.restore(self._mark)
                 self._save()
                 raise
-            else:
-                status = self._after(iterate)
         self._save()
         return status
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -10,8 +11,8 @@ import numpy as np
 
 from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.certificates.checker import certificate_of, refutation
-from cmdpkit.certificates.prover import certify
 from cmdpkit.checks import Array
+from cmdpkit.evaluation.patience import Stopped, until
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.linprog import least_violation, solve_lp
 from cmdpkit.exact.mdp import minimise, polished_bound
@@ -50,20 +51,22 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget) -> Out
     rows: list[tuple[Any, ...]] = []
     certificate = None
     status = budget.spent(0)
-    start = _seek_neighbourhood(search, budget) if method == "auto" and status is None else None
-    for _ in search.steps(start) if status is None else ():
-        snapshot = _snapshot(search, budget.elapsed)
-        rows.append(tuple(getattr(snapshot, name) for name in COLUMNS))
-        budget.tell(snapshot)
-        if search.farkas is not None:
-            status = Status.INFEASIBLE
-        elif search.stuck or _close_enough(search, tol):
-            certificate = _certificate(search)
-            if certificate.optimal(tol):
-                status = Status.OPTIMAL
-        status = status or budget.spent(search.oracle_calls)
-        if status is not None:
-            break
+    with contextlib.suppress(Stopped), until(budget.exhausted):
+        start = _seek_neighbourhood(search, budget) if method == "auto" and status is None else None
+        for _ in search.steps(start) if status is None else ():
+            snapshot = _snapshot(search, budget.elapsed)
+            rows.append(tuple(np.copy(getattr(snapshot, name)) for name in COLUMNS))
+            budget.tell(snapshot)
+            if search.farkas is not None:
+                status = Status.INFEASIBLE
+            elif search.stuck or _close_enough(search, tol):
+                certificate = _certificate(search)
+                if certificate.optimal(tol):
+                    status = Status.OPTIMAL
+            status = status or budget.spent(search.oracle_calls)
+            if status is not None:
+                break
+    status = status or (budget.spent(search.oracle_calls) if budget.exhausted() else None)
     policy = search.policy()
     if search.farkas is not None:
         certificate = refutation(cmdp, policy, search.farkas, search.farkas_margin)
@@ -142,28 +145,36 @@ def _polished(search: ColumnSearch, certificate: Certificate, tol: float) -> tup
 
 def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
     """The occupancy LP, with its answer certified like any other."""
-    solution = solve_lp(cmdp, budget.time_limit, budget.max_iterations)
+    solution = solve_lp(cmdp, budget.left, budget.max_iterations, budget.exhausted)
     policy = solution.policy or TabularPolicy.uniform(cmdp.states, cmdp.actions)
     multipliers = np.zeros(cmdp.num_constraints) if solution.multipliers is None else solution.multipliers
     certificate = None
     if solution.feasible is not True and not solution.out_of_budget:
         policy, certificate = _refuted_by_lp(cmdp, policy, budget)
     if certificate is None:
-        certificate = certify(cmdp, policy, multipliers)
+        certificate = certificate_of(cmdp, policy, multipliers, _bound(cmdp, multipliers, budget))
     if certificate.infeasibility is not None:
         status = Status.INFEASIBLE
     elif solution.feasible and certificate.optimal(tol):
         status = Status.OPTIMAL
     else:
-        out_of_time = budget.time_limit is not None and budget.elapsed >= budget.time_limit
-        limit = Status.TIME_LIMIT if out_of_time else Status.ITERATION_LIMIT
+        limit = budget.spent(0) or Status.ITERATION_LIMIT
         status = limit if solution.out_of_budget else Status.NUMERICAL_ERROR
     note = "" if status is Status.OPTIMAL else f"HiGHS: {solution.message}"
     violation, time = certificate.violation, budget.elapsed
     news = Snapshot(solution.iterations, certificate.objective, violation, certificate.bound, multipliers, time)
     budget.tell(news)
-    history = _history([tuple(getattr(news, name) for name in COLUMNS)])
+    history = _history([tuple(np.copy(getattr(news, name)) for name in COLUMNS)])
     return Outcome(status, policy, certificate, history, solution.iterations, note=note)
+
+
+def _bound(cmdp: CMDP, multipliers: Array, budget: Budget) -> float:
+    """G(λ), as far as the budget allows."""
+    try:
+        with until(budget.exhausted):
+            return minimise(cmdp, np.append(1.0, multipliers), stop=budget.exhausted).bound
+    except Stopped:
+        return -np.inf
 
 
 def with_lp_behind(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budget) -> Outcome:
@@ -187,11 +198,13 @@ def _merit(certificate: Certificate, tol: float) -> tuple[bool, float]:
 def _refuted_by_lp(cmdp: CMDP, policy: TabularPolicy, budget: Budget) -> tuple[TabularPolicy, Certificate | None]:
     """HiGHS found no feasible policy: the prices of the least violation are a proof, if the oracle confirms them."""
     try:
-        _, policy, y = least_violation(cmdp, time_limit=budget.left)
+        _, policy, y = least_violation(cmdp, time_limit=budget.left, stop=budget.exhausted)
     except ArithmeticError:
         return policy, None
-    margin = minimise(cmdp, np.append(0.0, y), stop=budget.exhausted).bound
-    return policy, refutation(cmdp, policy, y, margin) if margin > 0.0 else None
+    with contextlib.suppress(Stopped), until(budget.exhausted):
+        margin = minimise(cmdp, np.append(0.0, y), stop=budget.exhausted).bound
+        return policy, refutation(cmdp, policy, y, margin) if margin > 0.0 else None
+    return policy, None
 
 
 def with_least_violation(cmdp: CMDP, outcome: Outcome, budget: Budget) -> Outcome:
@@ -200,7 +213,11 @@ def with_least_violation(cmdp: CMDP, outcome: Outcome, budget: Budget) -> Outcom
         return replace(outcome, note=f"{outcome.note} slater_margin(model) tells by how much they are missed.".strip())
     if budget.exhausted():
         return outcome
-    found = least_miss(cmdp, MISS_ACCURACY, budget.exhausted)
+    try:
+        with until(budget.exhausted):
+            found = least_miss(cmdp, MISS_ACCURACY, budget.exhausted)
+    except Stopped:
+        return outcome
     proved = outcome.certificate
     assert proved.infeasibility is not None
     assert proved.infeasibility_margin is not None

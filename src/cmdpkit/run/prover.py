@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,12 +12,16 @@ import numpy as np
 from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.certificates.checker import certificate_of, refutation
 from cmdpkit.checks import Array
-from cmdpkit.exact.mdp import Stop, minimise
+from cmdpkit.evaluation.patience import Stopped, until
+from cmdpkit.exact.mdp import Stop, minimise, never
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.primal_dual import Iterate
 from cmdpkit.run.recorder import ExactRecorder
 from cmdpkit.run.status import Status
+
+GRACE = 0.3
+"""Seconds that a run whose time is up may still spend on its certificate, beyond the evaluation of its policy."""
 
 
 class Proved(NamedTuple):
@@ -97,10 +103,10 @@ class Prover:
         closest = [] if self.closest is None else [self.closest[1]]
         return closest + self.recorder.candidate_multipliers() or [self.multipliers]
 
-    def _ask(self, lam: Array) -> None:
+    def _ask(self, lam: Array, stop: Stop | None = None) -> None:
         """Ask for G(λ), and keep the best."""
         choice = self.recorder.policy.log_probabilities.argmax(axis=1)
-        bound = minimise(self.cmdp, np.append(1.0, lam), choice, self.stop).bound
+        bound = minimise(self.cmdp, np.append(1.0, lam), choice, stop or self.stop).bound
         if bound > self.bound:
             self.bound, self.multipliers = bound, lam
 
@@ -116,10 +122,18 @@ class Prover:
 
     def conclude(self) -> Proved:
         """The better of the last and the average policy, with the best bound that the run has led to."""
-        for lam in self._candidates():
-            self._ask(lam)
-        policies = [self.recorder.policy, self.recorder.average_policy]
-        certificates = [certificate_of(self.cmdp, policy, self.multipliers, self.bound) for policy in policies]
+        # Where time is up, this much more is spent on a bound and on the average
+        end = time.perf_counter() + GRACE
+        late = (lambda: time.perf_counter() > end) if self.stop() else never
+        with contextlib.suppress(Stopped), until(late):
+            for lam in self._candidates():
+                self._ask(lam, late)
+        policies = [self.recorder.policy]
+        certificates = [certificate_of(self.cmdp, policies[0], self.multipliers, self.bound)]
+        with contextlib.suppress(Stopped), until(late):
+            average = self.recorder.average_policy
+            certificates.append(certificate_of(self.cmdp, average, self.multipliers, self.bound))
+            policies.append(average)
         # The policy to use: safe enough if there is such a one, then the one proved optimal to the smaller tolerance.
         merits = [(not c.feasible(self.allowed_violation), max(c.gap, c.violation)) for c in certificates]
         best = merits.index(min(merits))

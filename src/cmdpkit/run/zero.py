@@ -20,6 +20,7 @@ import numpy as np
 
 from cmdpkit.certificates.checker import values_with_errors
 from cmdpkit.checks import Array
+from cmdpkit.evaluation.patience import Stopped, until
 from cmdpkit.exact.slater import slater_margin
 from cmdpkit.model import CMDP
 from cmdpkit.primal_dual import primal_dual
@@ -39,7 +40,12 @@ PRICE_STEPS = 20
 
 def run_zero(cmdp: CMDP, choice: Choice, xi: float | None, budget: Budget, tol: float) -> Outcome:
     """PMD-PD-Zero on the original model; the outcome's note says by how much its limits were tightened."""
-    xi = _slater_margin(cmdp, tol, budget) if xi is None else xi
+    if xi is None:
+        try:
+            with until(budget.exhausted):
+                xi = _slater_margin(cmdp, tol, budget)
+        except Stopped:  # no time was left to find out
+            return solve_by_columns(cmdp, "auto", tol, budget)
     if cmdp.num_constraints and xi <= 1e-9 * float(cmdp.fine_scales[1:].min()):
         return _without_slater_point(cmdp, xi, budget, tol)
     macro_steps = budget.max_iterations or 0
