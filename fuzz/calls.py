@@ -21,10 +21,10 @@ Answer = tuple[str, Callable[[Judge], list[Finding]]]
 """A label, and how the judge looks at what was answered."""
 
 
-def ask(cmdp: ck.CMDP, method: str, rng: np.random.Generator) -> Iterator[Answer]:
-    """Call the package; only this part counts as its time."""
+def ask(cmdp: ck.CMDP, method: str, rng: np.random.Generator, iterations: int | None = None) -> Iterator[Answer]:
+    """Call the package; only this part counts as its time. `iterations` shorten pmd-pd."""
     if method in SOLVERS:
-        result = ck.solve(cmdp, method, tol=TOL)
+        result = ck.solve(cmdp, method, tol=TOL, max_iterations=iterations if method == "pmd-pd" else None)
         yield method, lambda judge: judge.result(result, TOL, method)
     elif method == "certify":
         yield from _certificates(cmdp, rng)
@@ -75,23 +75,25 @@ def _bounded(bound: float, weights: Any) -> Callable[[Judge], list[Finding]]:
     return lambda judge: judge.lower_bound(bound, weights)
 
 
-def examine(cmdp: ck.CMDP, method: str, key: tuple[int, int]) -> tuple[list[Answer], list[Finding]]:
+def examine(
+    cmdp: ck.CMDP, method: str, key: tuple[int, int], iterations: int | None = None
+) -> tuple[list[Answer], list[Finding]]:
     """All answers of one method, and what went wrong on the way to them; after a warning it is asked once more."""
-    answers, findings = _collect(cmdp, method, key, "error")
+    answers, findings = _collect(cmdp, method, key, iterations, "error")
     if any(finding.kind == "warning" for finding in findings):
-        answers, more = _collect(cmdp, method, key, "ignore")
+        answers, more = _collect(cmdp, method, key, iterations, "ignore")
         findings += more
     return answers, findings
 
 
 def _collect(
-    cmdp: ck.CMDP, method: str, key: tuple[int, int], warning_action: Any
+    cmdp: ck.CMDP, method: str, key: tuple[int, int], iterations: int | None, warning_action: Any
 ) -> tuple[list[Answer], list[Finding]]:
     answers: list[Answer] = []
     with warnings.catch_warnings():
         warnings.simplefilter(warning_action)
         try:
-            for answer in ask(cmdp, method, np.random.default_rng([*key, METHODS.index(method)])):
+            for answer in ask(cmdp, method, np.random.default_rng([*key, METHODS.index(method)]), iterations):
                 answers.append(answer)
         except Warning as warning:
             return answers, [Finding("warning", _where(warning))]

@@ -23,6 +23,9 @@ REPORTED = 1 + Fraction(1, 2**50)
 DIGITS = Fraction(1, 10**9)
 """Errors of reported values beyond this part of the largest conceivable value are wrong, whatever was claimed."""
 
+FAINT = Fraction(1, 10**300)
+"""Numbers below this have few digits or none in double precision; errors of this size are no errors."""
+
 SLATER = Fraction(1, 10**6)
 """Errors of a Slater margin beyond this part of the largest conceivable value are wrong answers."""
 
@@ -99,7 +102,7 @@ class Judge:
                     f"{name} {float(claim)!r}, exactly {float(truth)!r}: accuracy {certificate.accuracy:.2e} is wrong"
                 )
                 findings.append(Finding("wrong-answer", detail))
-            elif error > DIGITS * max(abs(truth), size - abs(offset)):
+            elif error > DIGITS * max(abs(truth), size - abs(offset)) + FAINT:
                 findings.append(Finding("wrong-answer", f"{name} {float(claim)!r}, exactly {float(truth)!r}"))
         return findings
 
@@ -158,7 +161,7 @@ class Judge:
         claim = Fraction(float(margin))
         off = max(low - claim, claim - high)
         wrong_sign = (claim > 0 and high < 0) or (claim < 0 and low > 0)
-        if off > SLATER * scale or (wrong_sign and off > DIGITS * scale):
+        if off > SLATER * scale + FAINT or (wrong_sign and off > DIGITS * scale + FAINT):
             detail = f"Slater margin {margin!r}, exactly in [{float(low)!r}, {float(high)!r}]"
             return [Finding("wrong-answer", detail + (": wrong sign" if wrong_sign else ""))]
         return []
