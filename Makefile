@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 LIGHT := .venv/.installed-light
 PEERS := .venv/.installed-peers
 
-.PHONY: demo test lint bench figures clean help
+.PHONY: demo test lint fuzz bench figures clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -39,6 +39,9 @@ lint: $(STAMP)  ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+fuzz: $(STAMP)  ## judge nasty models in exact arithmetic: make fuzz N=10000 SEED=0 JOBS=2
+	$(BIN)/python -m fuzz $(or $(N),1000) --seed $(or $(SEED),0) --jobs $(or $(JOBS),2)
 
 bench: $(PEERS)  ## speed, as ratios against named peers in the same run, and docs/benchmarks.md (QUICK=1: some minutes)
 	$(BIN)/python benchmarks/sampling.py

@@ -1,0 +1,189 @@
+"""Families of models. Model `index` of a seed is a function of the two numbers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+import cmdpkit as ck
+from fuzz.chains import CHAINS
+from fuzz.tables import LIMITS, NASTY, PLAIN, constraint, place, table
+
+Generator = np.random.Generator
+
+GAMMAS = (0.0, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999)
+MEDIUM = ("line", "star", "grid", "walk", "cliff", "bridges")
+
+
+def outline(rng: Generator, chain: str, states: Any = None, actions: Any = None, gamma: Any = None) -> dict[str, Any]:
+    """A model without limits: transitions, gamma, initial, objective, and a random policy to place limits by."""
+    S = int(rng.integers(1, 13) if rng.random() < 0.4 else rng.integers(1, 6)) if states is None else int(states)
+    A = int(rng.integers(1, 6)) if actions is None else int(actions)
+    initial = rng.dirichlet(np.ones(S)) * (rng.random(S) < rng.choice([0.5, 1.0]))
+    policy = rng.dirichlet(np.full(A, 0.5), size=S)
+    return {
+        "transitions": CHAINS[chain](rng, S, A),
+        "gamma": float(rng.choice(GAMMAS)) if gamma is None else gamma,
+        "initial": initial / initial.sum() if initial.any() else int(rng.integers(0, S)),
+        "maximise": bool(rng.random() < 0.5),
+        "objective": table(rng, (S, A), str(rng.choice(PLAIN))),
+        "policy": policy / policy.sum(axis=1, keepdims=True),
+    }
+
+
+def finish(rng: Generator, sketch: dict[str, Any], limits: list[Any]) -> ck.CMDP:
+    """The model, dense or sparse."""
+    P = sketch["transitions"]
+    if rng.random() < 0.4:
+        P = sp.csr_array(P.reshape(-1, P.shape[2]))
+    kind = "reward" if sketch["maximise"] else "cost"
+    return ck.CMDP(
+        P,
+        constraints=limits,
+        gamma=sketch["gamma"],
+        initial=sketch["initial"],
+        **{kind: sketch["objective"]},
+    )
+
+
+def dressed(rng: Generator, sketch: dict[str, Any], tables: tuple[str, ...], kinds: tuple[str, ...]) -> list[Any]:
+    """Up to six limits on tables of these kinds."""
+    shape, m = sketch["policy"].shape, int(rng.integers(0, 7) if rng.random() < 0.3 else rng.integers(0, 3))
+    shared = str(rng.choice(kinds)) if rng.random() < 0.5 else None  # all limits of one kind, or of any
+    return [
+        constraint(rng, sketch, table(rng, shape, str(rng.choice(tables))), shared or str(rng.choice(kinds)), f"c{i}")
+        for i in range(m)
+    ]
+
+
+def of_chain(chain: str) -> Callable[[Generator], ck.CMDP]:
+    """Ordinary costs and all kinds of limits on one kind of chain."""
+
+    def family(rng: Generator) -> ck.CMDP:
+        sketch = outline(rng, chain)
+        return finish(rng, sketch, dressed(rng, sketch, PLAIN, LIMITS))
+
+    return family
+
+
+def medium(chain: str) -> Callable[[Generator], ck.CMDP]:
+    """20 to 60 states, for the time it takes."""
+
+    def family(rng: Generator) -> ck.CMDP:
+        sketch = outline(rng, chain, rng.integers(20, 61), rng.integers(2, 5), rng.choice([0.9, 0.99, 0.999]))
+        return finish(rng, sketch, dressed(rng, sketch, PLAIN, ("tight", "near", "attained"))[:3])
+
+    return family
+
+
+def any_chain(rng: Generator, **sizes: Any) -> dict[str, Any]:
+    return outline(rng, str(rng.choice(list(CHAINS))), **sizes)
+
+
+def scales(rng: Generator) -> ck.CMDP:
+    """Costs from 1e-310 to 1e140, constant, or of a span of a few rounding errors."""
+    sketch = any_chain(rng)
+    shape = sketch["policy"].shape
+    sketch["objective"] = table(rng, shape, str(rng.choice(NASTY + PLAIN)))
+    return finish(rng, sketch, dressed(rng, sketch, NASTY, LIMITS))
+
+
+def against(rng: Generator) -> ck.CMDP:
+    """One scale against another: 1e100 and 1e-100, 1e8 and 1e-8."""
+    sketch = any_chain(rng)
+    pair = [("huge", "tiny"), ("large", "small"), ("small", "wide"), ("denormal", "normal")][int(rng.integers(0, 4))]
+    sketch["objective"] = table(rng, sketch["policy"].shape, str(rng.choice(pair)))
+    return finish(rng, sketch, dressed(rng, sketch, pair, LIMITS))
+
+
+def ties(rng: Generator) -> ck.CMDP:
+    """Whole numbers everywhere, so that many policies are equally good."""
+    sketch = outline(rng, str(rng.choice(["deterministic", "line", "grid", "star", "rounded", "identity"])))
+    sketch["objective"] = table(rng, sketch["policy"].shape, "coins")
+    return finish(rng, sketch, dressed(rng, sketch, ("coins", "constant", "zero"), LIMITS))
+
+
+def duplicates(rng: Generator) -> ck.CMDP:
+    """Every action, every state or every constraint twice."""
+    sketch = any_chain(rng, states=rng.integers(1, 6), actions=rng.integers(1, 3))
+    which = rng.integers(0, 3)
+    if which == 0:
+        for name, axis in (("transitions", 1), ("objective", 1), ("policy", 1)):
+            sketch[name] = np.repeat(sketch[name], 2, axis=axis)
+        sketch["policy"] = sketch["policy"] / 2.0
+    elif which == 1:
+        P = sketch["transitions"].repeat(2, axis=0)
+        sketch |= {name: np.repeat(sketch[name], 2, axis=0) for name in ("objective", "policy")}
+        sketch |= {"transitions": P.repeat(2, axis=2) / 2.0, "initial": int(rng.integers(0, len(P)))}
+    limits = dressed(rng, sketch, PLAIN, LIMITS)
+    if which == 2:
+        limits += [
+            type(c)(factor * c.values, factor * c.limit, f"{c.name} again", c.per_step)
+            for c, factor in zip(limits, rng.choice([1.0, 2.0, 3.0], size=3), strict=False)
+        ]
+    if which < 2:  # the tables repeat as well
+        axis = 1 - int(which)
+        limits = [type(c)(_halved(c.values, axis), c.limit, c.name, c.per_step) for c in limits]
+    return finish(rng, sketch, limits)
+
+
+def _halved(values: Any, axis: int) -> Any:
+    """Every other column or row, twice."""
+    return np.repeat(np.take(values, np.arange(0, values.shape[axis], 2), axis=axis), 2, axis=axis)
+
+
+def equalities(rng: Generator) -> ck.CMDP:
+    """value = limit, written as two inequalities: the limit is attained, at an end, or just out of reach."""
+    sketch, limits = any_chain(rng), []
+    for i in range(int(rng.integers(1, 4))):
+        values, per_step = table(rng, sketch["policy"].shape, str(rng.choice(PLAIN))), bool(rng.random() < 0.3)
+        kind = str(rng.choice(["attained", "exact", "above", "below", "near"]))
+        limit = place(rng, sketch, values, kind, per_step, False)
+        limits += [
+            ck.AtMost(values, limit, f"at most {i}", per_step),
+            ck.AtLeast(values, limit, f"at least {i}", per_step),
+        ]
+    return finish(rng, sketch, limits)
+
+
+def brink(rng: Generator) -> ck.CMDP:
+    """The same row everywhere, and a limit at the last double above or below what can be attained."""
+    sketch = outline(rng, "rounded", rng.integers(1, 6), rng.integers(1, 4))
+    kinds = ("above", "below", "exact", "hair")
+    return finish(rng, sketch, dressed(rng, sketch, ("coins", "action", "uniform", "narrow"), kinds))
+
+
+def bandit(rng: Generator) -> ck.CMDP:
+    """gamma 0 and many limits: a linear program over a product of simplices."""
+    sketch = any_chain(rng, states=rng.integers(1, 5), actions=rng.integers(2, 6), gamma=0.0)
+    limits = dressed(rng, sketch, PLAIN, ("tight", "attained", "near", "above")) + dressed(rng, sketch, PLAIN, LIMITS)
+    return finish(rng, sketch, [type(c)(c.values, c.limit, f"c{i}", c.per_step) for i, c in enumerate(limits[:6])])
+
+
+def far_sighted(rng: Generator) -> ck.CMDP:
+    """gamma .9999 and .99999, where every rounding error is multiplied by 1e4 or 1e5."""
+    sketch = any_chain(rng, gamma=float(rng.choice([0.9999, 0.99999])))
+    return finish(rng, sketch, dressed(rng, sketch, PLAIN + NASTY[:4], LIMITS))
+
+
+FAMILIES: dict[str, Callable[[Generator], ck.CMDP]] = (
+    {chain: of_chain(chain) for chain in CHAINS}
+    | {f.__name__: f for f in (scales, against, ties, duplicates, equalities, brink, bandit, far_sighted)}
+    | {f"medium {chain}": medium(chain) for chain in MEDIUM}
+)
+
+
+def family(index: int) -> str:
+    """Medium models are rare: one in 32."""
+    names = list(FAMILIES)
+    small = len(names) - len(MEDIUM)
+    turn, place = divmod(index, 32)
+    return names[small + turn % len(MEDIUM)] if place == 31 else names[(31 * turn + place) % small]
+
+
+def model(seed: int, index: int) -> ck.CMDP:
+    """Model `index` of this seed."""
+    return FAMILIES[family(index)](np.random.default_rng([seed, index]))
