@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from cmdpkit.model import CMDP, check_model
 from cmdpkit.options import options_of, validated
 from cmdpkit.rules.base import Rule
 from cmdpkit.rules.registry import names
+from cmdpkit.run.balanced import run_balanced
 from cmdpkit.run.budget import Budget, Callback
 from cmdpkit.run.checkpoint import Checkpoint
 from cmdpkit.run.choice import Choice, choose
@@ -132,7 +134,12 @@ def solve(
     with _progress_bar(progress, name, max_iterations, callback) as watch:
         allowed = Budget(max_iterations, time_limit, watch)
         with allowed.catching_ctrl_c():
-            outcome = _run(model, name, choice, xi, tol, allowed, store)
+            if model.is_extreme:
+                _refuse_units(model, choice, xi)
+                solver = partial(_run, method=name, choice=choice, xi=xi, tol=tol, store=store)
+                outcome = run_balanced(model, solver, allowed, tol)
+            else:
+                outcome = _run(model, allowed, name, choice, xi, tol, store)
             if outcome.status is Status.INFEASIBLE:
                 outcome = with_least_violation(model, outcome, allowed)
     return _result(model, name, outcome, allowed.elapsed)
@@ -176,6 +183,15 @@ def _choice(cmdp: CMDP, method: Any, options: dict[str, Any]) -> tuple[Choice | 
     return choice, validated(ZeroSettings, {n: v for n, v in options.items() if n in own}).xi if own else None
 
 
+def _refuse_units(cmdp: CMDP, choice: Choice | None, xi: float | None) -> None:
+    """Models of extreme scale are solved in units of their own, in which the user's numbers mean nothing."""
+    free = ("steps", "growth", "inner_steps", "initial_policy", "first")
+    given = [name for name in (choice.given if choice else ()) if name not in free] + ["xi"] * (xi is not None)
+    if given:
+        sizes = f"{cmdp.cost_sizes.min():.3g} to {cmdp.cost_sizes.max():.3g}"
+        raise ValueError(f"{given[0]} cannot be given for costs of sizes {sizes}; state the model in other units")
+
+
 def _store(
     cmdp: CMDP,
     name: str,
@@ -212,11 +228,11 @@ def _check_path(checkpoint: Any) -> None:
 
 def _run(
     cmdp: CMDP,
+    budget: Budget,
     method: str,
     choice: Choice | None,
     xi: float | None,
     tol: float,
-    budget: Budget,
     store: Checkpoint | None,
 ) -> Outcome:
     if choice is not None:

@@ -9,6 +9,7 @@ import numpy as np
 from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.certificates.checker import certificate_of, refutation
 from cmdpkit.checks import check_multipliers
+from cmdpkit.exact.balance import Balance
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.mdp import minimise
 from cmdpkit.model import CMDP, check_model
@@ -41,10 +42,23 @@ def certify(cmdp: CMDP, policy: Any, multipliers: Any = None) -> Certificate:
         lam = check_multipliers(multipliers, cmdp.num_constraints, "multipliers")
         bound = minimise(cmdp, np.append(1.0, lam)).bound
         return certificate_of(cmdp, policy, lam, bound)
+    if cmdp.is_extreme:
+        with np.errstate(all="ignore"):
+            return _in_even_units(cmdp, policy)
     search = best_bound(cmdp)
     if search.farkas is not None:
         return refutation(cmdp, policy, search.farkas, search.farkas_margin)
     return certificate_of(cmdp, policy, search.multipliers, search.bound)
+
+
+def _in_even_units(cmdp: CMDP, policy: Any) -> Certificate:
+    """The same where quotients of the costs would overflow."""
+    balance = Balance(cmdp)
+    search = best_bound(balance.even)
+    proof = None if search.farkas is None else balance.farkas(search.farkas, search.farkas_margin)
+    if proof is not None:
+        return refutation(cmdp, policy, *proof)
+    return certificate_of(cmdp, policy, *balance.dual(search.multipliers, search.bound))
 
 
 def best_bound(cmdp: CMDP, accuracy: float = 1e-10) -> ColumnSearch:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import Array, check_nonnegative
 from cmdpkit.evaluation.bounds import down, up
 from cmdpkit.evaluation.system import PolicySystem
 from cmdpkit.exact.columns import ColumnSearch
@@ -22,6 +22,10 @@ from cmdpkit.policy import TabularPolicy
 
 ROUNDS = 3
 """The range of t is narrowed to what is known at most this often; each time the answer gains digits."""
+
+
+DUST = 1e-50
+"""In models of extreme scale, costs smaller than this part of the largest are left out; bounds account for it."""
 
 
 class LeastMiss(NamedTuple):
@@ -51,7 +55,7 @@ def slater_margin(cmdp: CMDP, tol: float = 1e-9) -> float:
     check_model(cmdp)
     if not cmdp.num_constraints:
         return float("inf")
-    found = least_miss(cmdp, tol)
+    found = least_miss(cmdp, check_nonnegative(tol, "tol"))
     if found.lower <= 0.0 < found.upper:  # neither sign is proved: rounding cannot tell the margin from zero
         return 0.0
     return 0.0 - found.upper
@@ -59,6 +63,9 @@ def slater_margin(cmdp: CMDP, tol: float = 1e-9) -> float:
 
 def least_miss(cmdp: CMDP, tol: float = 1e-9, stop: Stop = never) -> LeastMiss:
     """min_π max_i V_i(π) in the user's units, from both sides, with the policy that attains it."""
+    if cmdp.is_extreme:
+        with np.errstate(all="ignore"):
+            return _in_common_units(cmdp, tol, stop)
     m, size = cmdp.num_constraints, _size(cmdp)
     best = LeastMiss(-size, size, TabularPolicy.uniform(cmdp.states, cmdp.actions), np.full(m, 1.0 / m))
     low, high = -1.1 * size, 1.1 * size
@@ -74,6 +81,23 @@ def least_miss(cmdp: CMDP, tol: float = 1e-9, stop: Stop = never) -> LeastMiss:
             break
         low, high = lower - width, upper + width
     return best
+
+
+def _in_common_units(cmdp: CMDP, tol: float, stop: Stop) -> LeastMiss:
+    """The same where quotients of the costs would overflow: all divided by one power of two, and dust left out."""
+    exponent = int(np.frexp(_size(cmdp) * (1.0 - cmdp.gamma))[1])
+    costs, offsets = np.ldexp(cmdp.costs[1:], -exponent), np.ldexp(cmdp.offsets, -exponent)
+    costs, offsets = (np.where(np.abs(x) < DUST, 0.0, x) for x in (costs, offsets))
+    even = CMDP(
+        sp.csr_array(cmdp.transitions),
+        cost=np.zeros((cmdp.states, cmdp.actions)),
+        constraints=[AtMost(c.reshape(cmdp.states, -1), float(b)) for c, b in zip(costs, offsets, strict=True)],
+        gamma=cmdp.gamma,
+        initial=cmdp.initial,
+    )
+    found, slack = least_miss(even, tol, stop), 3.0 * DUST / (1.0 - cmdp.gamma)
+    lower, upper = np.ldexp(found.lower - slack, exponent), np.ldexp(found.upper + slack, exponent)
+    return LeastMiss(down(float(lower)), up(float(upper)), found.policy, found.weights)
 
 
 def _size(cmdp: CMDP) -> float:

@@ -34,6 +34,9 @@ from cmdpkit.files import PathLike, load_arrays, save_arrays
 from cmdpkit.model.limits import AtLeast, AtMost, Limit, check_limits
 from cmdpkit.model.problem import Problem
 
+LARGEST_RATIO = 1e70
+"""Costs larger than this, or smaller than its inverse, are balanced before they are solved for."""
+
 LARGEST_VALUE = 1e150
 """No value may be larger: products of two of them must not overflow."""
 
@@ -138,9 +141,39 @@ class CMDP(Problem):
             for c, delta in zip(self.constraints, margins, strict=True)
         ]
         kind = "reward" if self.maximise else "cost"
+        return CMDP(
+            self._given_transitions, constraints=moved, gamma=self.gamma, initial=self.initial, **{kind: self.objective}
+        )
+
+    @property
+    def is_extreme(self) -> bool:
+        """Whether products and quotients of the costs' sizes may leave the range of floating-point numbers."""
+        sizes = self.cost_sizes[self.cost_sizes > 0.0]
+        return bool(sizes.size and (sizes.min() < 1.0 / LARGEST_RATIO or sizes.max() > LARGEST_RATIO))
+
+    def balanced(self) -> tuple[CMDP, Array]:
+        """The same model with every cost divided by a power of two near its size, and those powers (m + 1,).
+
+        Policies are the same, values are divided exactly. A cost and its limit share the power.
+        """
+        tables = [self.objective, *(np.asarray(c.values) for c in self.constraints)]
+        sizes = np.array([np.abs(table).max() for table in tables])
+        sizes[1:] = np.maximum(sizes[1:], (1.0 - self.gamma) * np.abs(self.limits))
+        exponents = np.where(sizes > 0.0, np.frexp(np.where(sizes > 0.0, sizes, 1.0))[1], 0)
+        even = [np.ldexp(table, -exponent) for table, exponent in zip(tables, exponents, strict=True)]
+        limits = [
+            type(c)(table, float(np.ldexp(c.limit, -exponent)), c.name, c.per_step)
+            for c, table, exponent in zip(self.constraints, even[1:], exponents[1:], strict=True)
+        ]
+        settings: dict[str, Any] = {"constraints": limits, "gamma": self.gamma, "initial": self.initial}
+        balanced = CMDP(self._given_transitions, **settings, **{"reward" if self.maximise else "cost": even[0]})
+        return balanced, exponents
+
+    @property
+    def _given_transitions(self) -> Any:
+        """The transitions as the constructor takes them."""
         shape = (self.states, self.actions, self.states)
-        transitions = self.transitions if sp.issparse(self.transitions) else self.transitions.reshape(shape)
-        return CMDP(transitions, constraints=moved, gamma=self.gamma, initial=self.initial, **{kind: self.objective})
+        return self.transitions if sp.issparse(self.transitions) else self.transitions.reshape(shape)
 
     # -- files --------------------------------------------------------------------------------------------------
 
