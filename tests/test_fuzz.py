@@ -17,7 +17,7 @@ KNOWN: dict[tuple[int, str, str], str] = {
     (16, "slater", "exception"): "slater_margin",
     (16, "auto", "warning"): "extreme scales",
     (16, "auto", "exception"): "extreme scales",
-    (50, "certify", "wrong-answer"): "?",
+    (50, "certify", "wrong-answer"): "certify of a mixture",
     (68, "auto", "warning"): "extreme scales",
     (68, "auto", "exception"): "extreme scales",
     (92, "macqueen", "invalid-bound"): "macqueen_bound",
