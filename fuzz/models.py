@@ -177,10 +177,18 @@ def narrow(rng: Generator) -> ck.CMDP:
 
 
 def brink(rng: Generator) -> ck.CMDP:
-    """The same row everywhere, and a limit at the last double above or below what can be attained."""
-    sketch = outline(rng, "rounded", rng.integers(1, 6), rng.integers(1, 4))
-    kinds = ("above", "below", "exact", "hair")
-    return finish(rng, sketch, dressed(rng, sketch, ("coins", "action", "uniform", "narrow"), kinds))
+    """One row of decimals everywhere, and a limit at the last double above or below what can be attained.
+
+    The row's exact sum differs from one by less than the sum of doubles shows, and 1 / (1 − γ) makes much of it.
+    """
+    gamma = float(rng.choice(GAMMAS[3:]))
+    sketch = outline(rng, "rounded", rng.integers(1, 6), rng.integers(1, 4), gamma)
+    sketch["transitions"][:] = sketch["transitions"][0, 0]
+    shape = sketch["policy"].shape
+    values = [np.resize(np.arange(shape[1]) * 1.0, shape), table(rng, shape, "coins"), table(rng, shape, "action")]
+    kinds = rng.choice(["above", "exact", "below", "hair"], p=[0.5, 0.2, 0.2, 0.1], size=3)
+    limits = [constraint(rng, sketch, v, str(k), f"c{i}") for i, (v, k) in enumerate(zip(values, kinds, strict=True))]
+    return finish(rng, sketch, limits[: int(rng.integers(1, 4))])
 
 
 def bandit(rng: Generator) -> ck.CMDP:
