@@ -20,6 +20,9 @@ from fuzz.exact import ExactModel
 REPORTED = 1 + Fraction(1, 2**50)
 """Gap, violation and accuracy are rounded when they are reported: by this factor they may be too small."""
 
+LAST = Fraction(1, 2**1070)
+"""And near the smallest double by this much; bounds and margins have no such allowance."""
+
 DIGITS = Fraction(1, 10**9)
 """Errors of reported values beyond this part of the largest conceivable value are wrong, whatever was claimed."""
 
@@ -75,7 +78,7 @@ class Judge:
         """Everything that a certificate claims about a policy with these exact values."""
         findings = self._reported_values(certificate, values)
         excess = max((v / s for v, s in zip(values[1:], self.model.scales, strict=True)), default=Fraction(0))
-        if max(excess, 0) > _exact(certificate.violation) * REPORTED:
+        if max(excess, 0) > _exact(certificate.violation) * REPORTED + LAST:
             findings.append(_wrong("violation", certificate.violation, excess))
         if excess <= 0:
             self.feasible = self.feasible or (label, values)
@@ -97,7 +100,7 @@ class Judge:
         for i, (sign, claim, value, offset, scale, size) in enumerate(rows):
             truth = sign * (value + offset)
             name, error = f"value {i}" if i else "objective", abs(claim - truth)
-            if error > _exact(certificate.accuracy) * scale * REPORTED:
+            if error > (_exact(certificate.accuracy) * REPORTED + LAST) * scale:
                 detail = (
                     f"{name} {float(claim)!r}, exactly {float(truth)!r}: accuracy {certificate.accuracy:.2e} is wrong"
                 )
@@ -115,7 +118,7 @@ class Judge:
             return [] if certificate.gap == np.inf else [_wrong("gap", certificate.gap, Fraction(10**300))]
         findings = self.lower_bound(bound, [1.0, *certificate.multipliers])
         distance = abs(values[0] - Fraction(bound)) / max(Fraction(1), abs(Fraction(certificate.objective)))
-        if distance > _exact(certificate.gap) * REPORTED:
+        if distance > _exact(certificate.gap) * REPORTED + LAST:
             findings.append(_wrong("gap", certificate.gap, distance))
         return findings
 

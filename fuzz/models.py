@@ -23,11 +23,14 @@ def outline(rng: Generator, chain: str, states: Any = None, actions: Any = None,
     S = int(rng.integers(1, 13) if rng.random() < 0.4 else rng.integers(1, 6)) if states is None else int(states)
     A = int(rng.integers(1, 6)) if actions is None else int(actions)
     initial = rng.dirichlet(np.ones(S)) * (rng.random(S) < rng.choice([0.5, 1.0]))
-    policy = rng.dirichlet(np.full(A, 0.5), size=S)
+    initial = initial / initial.sum() if initial.any() else np.eye(S)[0]
+    if chain == "off":
+        initial *= 1.0 + 1e-9 * rng.uniform(-1.0, 1.0)
+    policy = rng.dirichlet(np.full(A, 0.5), size=S) if rng.random() < 0.7 else np.eye(A)[rng.integers(0, A, size=S)]
     return {
         "transitions": CHAINS[chain](rng, S, A),
         "gamma": float(rng.choice(GAMMAS)) if gamma is None else gamma,
-        "initial": initial / initial.sum() if initial.any() else int(rng.integers(0, S)),
+        "initial": initial if rng.random() < 0.8 else int(rng.integers(0, S)),
         "maximise": bool(rng.random() < 0.5),
         "objective": table(rng, (S, A), str(rng.choice(PLAIN))),
         "policy": policy / policy.sum(axis=1, keepdims=True),
@@ -149,11 +152,43 @@ def equalities(rng: Generator) -> ck.CMDP:
     return finish(rng, sketch, limits)
 
 
+def conflict(rng: Generator) -> ck.CMDP:
+    """Two limits on one table that leave a narrow gap, or exclude each other by as little."""
+    sketch = any_chain(rng)
+    values = table(rng, sketch["policy"].shape, str(rng.choice(PLAIN)))
+    limit = place(rng, sketch, values, str(rng.choice(["attained", "tight", "exact"])), False, False)
+    apart = limit + rng.choice([-1.0, 1.0]) * max(abs(limit), 1e-3) * 10.0 ** -rng.uniform(2.0, 16.0)
+    limits = [ck.AtMost(values, limit, "at most"), ck.AtLeast(values, float(apart), "at least")]
+    return finish(rng, sketch, limits + dressed(rng, sketch, PLAIN, ("slack", "tight"))[:2])
+
+
+def narrow(rng: Generator) -> ck.CMDP:
+    """Limits on nearly constant tables, whose spans are a few to a billion rounding errors."""
+    sketch = any_chain(rng, states=rng.integers(1, 6))
+    shape, values = sketch["policy"].shape, []
+    for _ in range(int(rng.integers(1, 5))):
+        values.append(rng.choice([1.0, -1.0, 1e3]) * (1.0 + 10.0 ** -rng.uniform(7.0, 15.9) * rng.random(shape)))
+    kinds = rng.choice(["attained", "tight", "near", "above", "hair"], size=len(values))
+    return finish(
+        rng,
+        sketch,
+        [constraint(rng, sketch, v, str(k), f"c{i}") for i, (v, k) in enumerate(zip(values, kinds, strict=True))],
+    )
+
+
 def brink(rng: Generator) -> ck.CMDP:
-    """The same row everywhere, and a limit at the last double above or below what can be attained."""
-    sketch = outline(rng, "rounded", rng.integers(1, 6), rng.integers(1, 4))
-    kinds = ("above", "below", "exact", "hair")
-    return finish(rng, sketch, dressed(rng, sketch, ("coins", "action", "uniform", "narrow"), kinds))
+    """One row of decimals everywhere, and a limit at the last double above or below what can be attained.
+
+    The row's exact sum differs from one by less than the sum of doubles shows, and 1 / (1 − γ) makes much of it.
+    """
+    gamma = float(rng.choice(GAMMAS[3:]))
+    sketch = outline(rng, "rounded", rng.integers(1, 6), rng.integers(1, 4), gamma)
+    sketch["transitions"][:] = sketch["transitions"][0, 0]
+    shape = sketch["policy"].shape
+    values = [np.resize(np.arange(shape[1]) * 1.0, shape), table(rng, shape, "coins"), table(rng, shape, "action")]
+    kinds = rng.choice(["above", "exact", "below", "hair"], p=[0.5, 0.2, 0.2, 0.1], size=3)
+    limits = [constraint(rng, sketch, v, str(k), f"c{i}") for i, (v, k) in enumerate(zip(values, kinds, strict=True))]
+    return finish(rng, sketch, limits[: int(rng.integers(1, 4))])
 
 
 def bandit(rng: Generator) -> ck.CMDP:
@@ -171,7 +206,10 @@ def far_sighted(rng: Generator) -> ck.CMDP:
 
 FAMILIES: dict[str, Callable[[Generator], ck.CMDP]] = (
     {chain: of_chain(chain) for chain in CHAINS}
-    | {f.__name__: f for f in (scales, against, ties, duplicates, equalities, brink, bandit, far_sighted)}
+    | {
+        f.__name__: f
+        for f in (scales, against, ties, duplicates, equalities, conflict, narrow, brink, bandit, far_sighted)
+    }
     | {f"medium {chain}": medium(chain) for chain in MEDIUM}
 )
 

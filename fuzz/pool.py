@@ -1,9 +1,10 @@
-"""Workers: each model is examined in a process of its own, which is killed when a call takes too long."""
+"""Workers: processes that examine one model after another, and are killed when a call takes too long."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
@@ -11,8 +12,9 @@ from typing import Any, NamedTuple
 
 from fuzz.judge import Finding
 
-CALL_LIMIT, JUDGE_LIMIT = 30.0, 180.0
-"""Seconds for a call of the package, and for the judgement of its answers."""
+CALL_LIMIT, HANG_LIMIT, JUDGE_LIMIT = 30.0, 120.0, 300.0
+"""Seconds for a call of the package: of computing, and by the clock (other work on the machine must not count), and
+by the clock for the judgement of its answers."""
 
 CONTEXT = multiprocessing.get_context("spawn")
 
@@ -49,9 +51,11 @@ def work(pipe: Connection, seed: int) -> None:
             continue
         for method in methods:
             pipe.send(("call", method))
-            start = time.perf_counter()
+            start = time.process_time()
+            signal.setitimer(signal.ITIMER_PROF, CALL_LIMIT)  # SIGPROF ends the process, wherever it is
             answers, findings = examine(cmdp, method, (seed, index))
-            seconds = time.perf_counter() - start
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
+            seconds = time.process_time() - start
             pipe.send(("judge", method))
             findings += judged(judge, answers)
             pipe.send(("report", Report(index, family(index), method, seconds, findings)))
@@ -116,12 +120,15 @@ def _listen(worker: Worker) -> tuple[list[Report], bool]:
     try:
         kind, content = worker.pipe.recv()
     except EOFError:
-        return _broken(worker, Finding("exception", "the process died"))
+        worker.process.join()
+        if worker.process.exitcode == -signal.SIGPROF:
+            return _broken(worker, Finding("timeout", f"more than {CALL_LIMIT:g} s"))
+        return _broken(worker, Finding("exception", f"the process died with code {worker.process.exitcode}"))
     if kind == "report":
         worker.left = [method for method in worker.left if method != content.method]
         return [content], False
     worker.stage = kind
-    worker.deadline = time.monotonic() + (CALL_LIMIT if kind == "call" else JUDGE_LIMIT)
+    worker.deadline = time.monotonic() + (HANG_LIMIT if kind == "call" else JUDGE_LIMIT)
     return [], kind == "done"
 
 
@@ -129,7 +136,7 @@ def _check_time(worker: Worker) -> tuple[list[Report], bool]:
     if time.monotonic() < worker.deadline:
         return [], False
     if worker.stage == "call":
-        return _broken(worker, Finding("timeout", f"more than {CALL_LIMIT:g} s"))
+        return _broken(worker, Finding("timeout", f"more than {HANG_LIMIT:g} s by the clock"))
     return _broken(worker, Finding("unjudged", f"the judge needs more than {JUDGE_LIMIT:g} s"))
 
 
