@@ -331,13 +331,12 @@ def test_a_saved_file_replaces_the_old_one_and_has_ordinary_permissions(tmp_path
 
 
 def test_names_that_differ_still_differ_after_loading(tmp_path):
-    # Either such a name is refused at the door or the file keeps it.
-    try:
-        cmdp = model(constraints=[ck.AtMost(C, 1.0, name="a\0"), ck.AtMost(C, 1.0, name="a")])
-    except (ValueError, TypeError):
-        return
-    cmdp.save(tmp_path / "m.npz")
-    assert ck.CMDP.load(tmp_path / "m.npz").names == ["a\0", "a"]
+    # NumPy drops zeros at the end of a string, so that such a name would come back as another one.
+    with pytest.raises(TypeError, match="name of constraint 0 must be a non-empty string"):
+        model(constraints=[ck.AtMost(C, 1.0, name="a\0"), ck.AtMost(C, 1.0, name="a")])
+    names = ["a", "a ", " a", "A", "ä", "a\u0308", "a\t", "a\n"]
+    model(constraints=[ck.AtMost(C, 1.0, name=name) for name in names]).save(tmp_path / "m.npz")
+    assert ck.CMDP.load(tmp_path / "m.npz").names == names
 
 
 def failing_savez(error):
