@@ -1,4 +1,4 @@
-"""The parts of the exact finish by hand: rigorous bounds, small programs, the local dual, compiled kernels, LP units."""
+"""Parts of the exact finish by hand: rigorous bounds, small programs, the local dual, compiled kernels, LP units."""
 
 from fractions import Fraction
 
@@ -73,7 +73,7 @@ def test_the_bound_by_hand():
 
 
 def test_rounding_is_taken_off_in_its_full_size():
-    """The allowances by hand: n terms in a backup, each wrong by eps of the largest number, and 1/(1 − γ) such steps."""
+    """By hand: n terms in a backup, each wrong by eps of the largest number, and 1/(1 − γ) such steps."""
     cmdp, weights = chain(0), np.array([1.0, 0.3])
     value = np.full(5, 1e6)
     found = backup.bellman(cmdp, weights @ cmdp.costs, value, np.zeros(5, dtype=np.int32))

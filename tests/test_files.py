@@ -1,4 +1,4 @@
-"""Files and fingerprints: whole or not at all, of the kind that is asked for, and the same only for the same numbers."""
+"""Files and fingerprints: whole or not at all, of the kind asked for, and the same only for the same numbers."""
 
 import csv
 

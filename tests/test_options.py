@@ -33,7 +33,7 @@ def test_domains_at_their_ends(domain, good, bad):
     for value in good:
         np.testing.assert_array_equal(domain.check(value, "x", None), value)
     for value in bad:
-        with pytest.raises((ValueError, TypeError), match="x|gamma"):
+        with pytest.raises((ValueError, TypeError), match=r"x|gamma"):
             domain.check(value, "x", None)
 
 
