@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 LIGHT := .venv/.installed-light
 PEERS := .venv/.installed-peers
 
-.PHONY: demo test lint fuzz bench figures clean help
+.PHONY: demo test lint fuzz bench mutants figures clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -47,6 +47,9 @@ bench: $(PEERS)  ## speed, as ratios against named peers in the same run, and do
 	$(BIN)/python benchmarks/sampling.py
 	$(BIN)/python benchmarks/acrobot.py
 	$(BIN)/python benchmarks/scale.py $(if $(QUICK),--quick,--write)
+
+mutants: $(STAMP)  ## break the package in some hundred ways, and tell which of them the tests notice (half an hour)
+	$(BIN)/python benchmarks/mutants.py
 
 figures: $(STAMP)  ## draw the figures of the documents again, and docs/results.md
 	$(BIN)/python -m cmdpkit.experiments.demo docs/demo.png

@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cmdpkit as ck
+from cmdpkit.certificates.checker import values_with_errors
 from cmdpkit.evaluation.bounds import macqueen_bound
 from cmdpkit.exact.mdp import minimise
 from models import lp_optimum, random_model, two_state
@@ -125,3 +126,38 @@ def test_rounding_is_part_of_the_gap():
     result = ck.solve(cmdp)
     assert 0.0 < result.certificate.accuracy < 1e-11
     assert result.certificate.gap >= result.certificate.accuracy * 0.99
+
+
+def test_what_rounding_may_have_done_by_hand():
+    """One state, c = 1 and γ = 1 − 2⁻¹³: V = 2¹³ exactly. Every backup may be wrong by eps · V, and 2¹³ count."""
+    size = 2.0**13
+    cmdp = ck.CMDP(np.ones((1, 1, 1)), cost=[[1.0]], constraints=[ck.AtMost([[1.0]], size)], gamma=1.0 - 1.0 / size)
+    values, errors = values_with_errors(cmdp, ck.TabularPolicy([[1.0]]))
+    np.testing.assert_array_equal(values, [size, 0.0])
+    least = np.finfo(float).eps * size * size
+    assert (least <= errors).all()
+    assert (errors <= 100.0 * least).all()
+    # On the limit to the last bit: that no policy is outside cannot be proved, and is not claimed
+    certificate = ck.certify(cmdp, [[1.0]], [0.0])
+    assert certificate.violations[0] == 0.0
+    assert certificate.violation == pytest.approx(errors[1] / size)
+    assert not certificate.feasible(0.0)
+    assert certificate.gap >= errors[0] / size
+    assert certificate.accuracy == pytest.approx(errors.max() / size)
+
+
+def test_an_infeasible_model_has_no_bound():
+    certificate = ck.certify(two_state(0.9, limit=-1.0), [[1.0, 0.0], [0.5, 0.5]])
+    assert certificate.infeasibility is not None
+    assert certificate.bound == -np.inf  # a reward: no policy earns anything within the limits
+    assert certificate.gap == np.inf
+    assert certificate.violation == pytest.approx(1.0)
+
+
+def test_given_multipliers_make_the_bound():
+    """G(λ) of the two-state model: without a price the risk is always taken, 2/0.19; at 0.1 it is the optimum."""
+    cmdp, policy = two_state(0.9, 2.0), [[1.0, 0.0], [0.5, 0.5]]
+    assert ck.certify(cmdp, policy, [0.0]).bound == pytest.approx(2.0 / 0.19)
+    assert ck.certify(cmdp, policy, [0.1]).bound == pytest.approx(10.2)
+    assert ck.certify(cmdp, policy, [1.0]).bound == pytest.approx(10.0 + 1.0 * 2.0)
+    np.testing.assert_array_equal(ck.certify(cmdp, policy, [0.3]).multipliers, [0.3])

@@ -11,7 +11,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import cmdpkit as ck
-from cmdpkit.envs import ConstrainedAcrobots, SixTuple, WithCosts, as_batch, read_costs
+from cmdpkit.envs import ConstrainedAcrobot, ConstrainedAcrobots, SixTuple, WithCosts, as_batch, read_costs
 from cmdpkit.envs.acrobot_kernels import step_parallel
 
 NAME = "cmdpkit/ConstrainedAcrobot-v0"
@@ -212,6 +212,37 @@ def test_state_continues_bit_for_bit_and_threads_change_nothing():
     assert ConstrainedAcrobots(40, threads=True)._advance is step_parallel
 
 
+def test_every_window_has_its_full_length_and_keeps_its_last_observation():
+    """An acrobot that hangs without torque: the last observation is not that of the new window."""
+    envs = ConstrainedAcrobots(2, max_episode_steps=5)
+    observations, _ = envs.reset(seed=0)
+    single = ConstrainedAcrobot()
+    single.reset(seed=0)
+    ended = []
+    for _ in range(15):
+        single.state = envs.state()["physical"][0].copy()
+        expected = single.step(1)[0]
+        observations, _, _, truncated, infos = envs.step(np.ones(2, int))
+        ended.append(bool(truncated[0]))
+        if truncated[0]:
+            np.testing.assert_allclose(infos["final_obs"][0], expected, atol=1e-6)
+            assert np.abs(observations[0] - infos["final_obs"][0]).max() > 1e-4
+        else:
+            np.testing.assert_allclose(observations[0], expected, atol=1e-6)
+    assert ended == [t % 5 == 4 for t in range(15)]
+
+
+def test_a_state_that_was_taken_does_not_move_on():
+    envs = ConstrainedAcrobots(3, max_episode_steps=4)
+    envs.reset(seed=1)
+    state = envs.state()
+    kept = {name: value.copy() for name, value in state.items()}
+    for _ in range(9):
+        envs.step(np.full(3, 2))
+    for name, value in kept.items():
+        np.testing.assert_array_equal(state[name], value, err_msg=name)
+
+
 # Wrappers
 
 
@@ -260,6 +291,8 @@ def test_six_tuples_become_five():
     observation, reward, terminated, truncated, info = env.step(0)
     assert (observation[0], reward, terminated, truncated) == (1.0, 2.0, False, False)
     assert info == {"there": False, "cost": 0.25}
+    env.step(0)
+    assert env.step(0)[2:4] == (True, False)  # the walk ends by itself, it is not cut off
 
 
 def test_wrapped_environments_in_a_batch_report_every_cost():
@@ -273,6 +306,40 @@ def test_wrapped_environments_in_a_batch_report_every_cost():
     one.reset(seed=0)
     costs = np.stack([read_costs(one.step(np.zeros(2, int))[-1], 2) for _ in range(4)])
     np.testing.assert_array_equal(costs[:, :, 0], [[0, 0], [1, 1], [2, 2], [0, 0]])
+
+
+def test_costs_of_environments_that_ended_are_in_their_final_info():
+    """Environment 1 ended: its costs are those of the last step, the others' those of this one."""
+    infos = {
+        "cost": np.array([1.0, 99.0, 3.0]),
+        "final_info": {"cost": np.array([98.0, 2.0, 97.0])},
+        "_final_info": np.array([False, True, False]),
+    }
+    np.testing.assert_array_equal(read_costs(infos, 3), [[1.0], [2.0], [3.0]])
+    # all ended in the same step: there may be no other costs at all
+    ended = {"final_info": {"costs": np.array([[4.0, 5.0]])}, "_final_info": np.array([True])}
+    np.testing.assert_array_equal(read_costs(ended, 1, count=2), [[4.0, 5.0]])
+
+
+def test_whole_numbers_do_not_cut_fractions():
+    """A batch takes the type of the first cost it sees: an int 0 must not make 0.7 a 0."""
+    costs = iter([0, 0.7, 0.3, 1])
+    envs = as_batch(lambda: WithPlainCost(Line(), costs), num_envs=2)
+    envs.reset(seed=0)
+    for expected in ([[0.0], [0.7]], [[0.3], [1.0]]):
+        np.testing.assert_array_equal(read_costs(envs.step(np.zeros(2, int))[-1], 2), expected)
+
+
+class WithPlainCost(gymnasium.Wrapper):
+    """Reports its costs as they are, whole numbers too."""
+
+    def __init__(self, env, costs):
+        super().__init__(env)
+        self.costs = costs
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, reward, terminated, truncated, {**info, "cost": next(self.costs)}
 
 
 def test_a_name_is_enough_for_a_batch():
@@ -338,6 +405,8 @@ def test_missing_and_miscounted_costs_are_refused():
         read_costs({}, 2)
     with pytest.raises(ValueError, match="reports 1 cost, and 2 limits were given"):
         read_costs({"cost": np.zeros(2)}, 2, count=2)
+    with pytest.raises(ValueError, match="reports 3 costs, and 2 limits were given"):
+        read_costs({"costs": np.zeros((2, 3))}, 2, count=2)
     with pytest.raises(ValueError, match="environment 1 reported the costs"):
         read_costs({"cost": np.array([0.0, np.nan])}, 2)
 

@@ -107,6 +107,16 @@ def algorithm_1(cmdp, step, eta_dual, inner_steps, alpha, K):
         yield pi, v, lam
 
 
+def reward(cmdp, pi):
+    """V_r of a policy, by a power series: no solver of the package, nor any linear system."""
+    P = np.asarray(cmdp.transitions).reshape(cmdp.states, cmdp.actions, cmdp.states)
+    chain, here, total, discount = np.einsum("sa,sat->st", pi, P), cmdp.initial, 0.0, 1.0
+    while discount > 1e-16:
+        total += discount * here @ (pi * cmdp.objective).sum(axis=1)
+        here, discount = here @ chain, discount * cmdp.gamma
+    return total
+
+
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize(("inner_steps", "alpha"), [(1, 0.7), (4, 0.7), (3, 2.0)])
 def test_algorithm_1_in_the_users_units(seed, inner_steps, alpha):
@@ -126,14 +136,23 @@ def test_algorithm_1_in_the_users_units(seed, inner_steps, alpha):
 
 
 def test_facts_of_the_papers_instance(paper):
-    optimum = 4.462443636256558
+    """The figures that the documents quote, from an independent LP and an independent Algorithm 1."""
+    optimum, _ = lp_optimum(paper)
+    assert optimum == pytest.approx(4.462443636256558, abs=1e-9)
     result = run(paper, "pmd-pd", 300, step=1.0, eta_dual=1.0)
     history = result.history
     assert len(history) == result.iterations == 300
-    assert optimum - history.average_objective[-1] == pytest.approx(0.0332501, abs=1e-6)
-    assert 3.0 - history.average_constraint_values[-1, 0] == pytest.approx(0.000364868, abs=1e-6)
-    assert optimum - history.objective[-1] == pytest.approx(4.2e-4, abs=1e-5)
-    assert 3.0 - history.constraint_values[-1, 0] == pytest.approx(3.2e-5, abs=1e-6)
+    iterates = list(algorithm_1(paper, 1.0, 1.0, 1, 0.0, 300))
+    gaps = np.array([optimum - reward(paper, pi) for pi, _, _ in iterates])
+    violations = np.array([v[0] for _, v, _ in iterates])
+    np.testing.assert_allclose(optimum - history.objective, gaps, atol=1e-9)
+    np.testing.assert_allclose(3.0 - history.constraint_values[:, 0], violations, atol=1e-9)
+    np.testing.assert_allclose(history.multipliers[:, 0], [lam[0] for _, _, lam in iterates], atol=1e-9)
+    assert optimum - history.average_objective[-1] == pytest.approx(gaps.mean(), abs=1e-9)
+    assert 3.0 - history.average_constraint_values[-1, 0] == pytest.approx(violations.mean(), abs=1e-9)
+    # as printed in the documents
+    assert gaps.mean() == pytest.approx(0.0332501, abs=5e-8)
+    assert violations.mean() == pytest.approx(0.000364868, abs=5e-10)
 
 
 def test_last_iterate_converges_linearly(paper):
@@ -156,7 +175,7 @@ def test_alpha_cancels_with_one_inner_step(paper):
 @pytest.mark.parametrize("method", ["pmd-pd", "npg-pd", "crpo"])
 @pytest.mark.parametrize("seed", [1, 2, 5])
 def test_average_policy_has_the_average_values(method, seed):
-    cmdp = random_model(seed, constraints=2)
+    cmdp = random_model(seed, constraints=2, gamma=0.8)  # with gamma 0 any average would do
     result = run(cmdp, method, 37)
     average = ck.evaluate(cmdp, result.average_policy)
     assert average.objective == pytest.approx(result.history.average_objective[-1], rel=1e-9, abs=1e-9)
@@ -165,8 +184,13 @@ def test_average_policy_has_the_average_values(method, seed):
     )
     last = ck.evaluate(cmdp, result.last_policy)
     assert last.objective == pytest.approx(result.history.objective[-1], rel=1e-9, abs=1e-9)
-    # averaging probabilities would be wrong, and visibly so
-    assert result.average_policy.probabilities.shape == (cmdp.states, cmdp.actions)
+    # Rows of the average are those of the average occupancy: averaging probabilities would be wrong, and visibly so
+    first, both = (run(cmdp, method, k) for k in (1, 2))
+    tables = [first.last_policy.probabilities, both.last_policy.probabilities]
+    occupancy = sum(ck.evaluate(cmdp, table).occupancy for table in tables)
+    expected = occupancy / occupancy.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(both.average_policy.probabilities, expected, atol=1e-9)
+    assert np.abs(expected - 0.5 * (tables[0] + tables[1])).max() > 1e-6
 
 
 def test_averaging_probabilities_is_something_else(paper):

@@ -139,6 +139,39 @@ def test_step_on_a_quadratic_is_the_natural_gradient():
     assert outcome.divergence == pytest.approx(radius, rel=1e-4)
 
 
+def quadratic_step(**settings):
+    """A step for F = diag(4, 1) and g = (1, 1) whose surrogate is linear and whose divergence ½ sᵀFs."""
+    fisher, gradient, theta = torch.tensor([4.0, 1.0]), torch.tensor([1.0, 1.0]), torch.tensor([1.0, 2.0])
+    outcome = trust_region_step(
+        theta,
+        gradient,
+        lambda v: fisher * v,
+        lambda t: (float(gradient @ (t - theta)), float(0.5 * ((t - theta) ** 2 * fisher).sum())),
+        **{"radius": 0.02, "damping": 0.0} | settings,
+    )
+    return (outcome.theta - theta).numpy(), outcome
+
+
+def test_damping_is_part_of_the_metric():
+    """x = (F + 1)⁻¹ g = (1/5, 1/2), xᵀ(F + 1)x = gᵀx = 0.7, s = √(2 · 0.02 / 0.7) x."""
+    step, outcome = quadratic_step(damping=1.0)
+    np.testing.assert_allclose(step, np.sqrt(0.04 / 0.7) * np.array([0.2, 0.5]), rtol=1e-5)
+    assert outcome.trials == 1
+
+
+def test_a_given_length_counts_within_the_region_only():
+    """length · F⁻¹g = length · (1/4, 1); the region ends at √(2 · 0.02 / 1.25) = 0.1789."""
+    np.testing.assert_allclose(quadratic_step(length=0.1)[0], [0.025, 0.1], rtol=1e-5)
+    # beyond it a first trial would leave the region: the length is cut before, not by the line search
+    far, outcome = quadratic_step(length=5.0, radius=0.02)
+    edge, _ = quadratic_step()
+    np.testing.assert_allclose(far, edge, rtol=1e-6)
+    assert outcome.divergence <= 0.02
+    assert outcome.trials <= 2
+    step, outcome = quadratic_step(length=0.0)
+    np.testing.assert_array_equal(step, 0.0)
+
+
 def judged(judge, gradient=(1.0, 1.0)):
     theta = torch.zeros(2)
     return trust_region_step(theta, torch.tensor(gradient), lambda v: v.clone(), judge, radius=0.01, damping=0.0)
@@ -258,6 +291,18 @@ def test_rollouts_tell_ends_from_cuts():
     np.testing.assert_array_equal(stay.cut[:, 0], [0, 0, 0, 1, 0, 1])
     assert not stay.terminated.any()
     assert len(stay.following) == 4
+    # A terminal state in the very last step: nothing follows it, so that nothing is bootstrapped from
+    whole = collect(corridor(), walker([0.0, 50.0]), 3, 1, np.random.default_rng(0))
+    np.testing.assert_array_equal(whole.terminated[:, 0], [0, 0, 1])
+    assert not whole.cut.any()
+    assert whole.following.shape == (0, 1)
+    np.testing.assert_array_equal(
+        whole.advantages(np.full((3, 2, 2), 100.0), np.zeros((0, 2)), 1.0, 1.0)[:, 0, 1], [3 - 100, 2 - 100, 1 - 100]
+    )
+    # A time limit cuts an episode in the middle: what follows is its own last observation, not the next one's first
+    short = collect(corridor(limit=2), walker([0.0, 50.0]), 4, 1, np.random.default_rng(0))
+    np.testing.assert_array_equal(short.cut[:, 0], [0, 1, 0, 1])
+    np.testing.assert_array_equal(short.following, np.full((4, 1), 2.0))
     # A time limit in the very last step, in one environment of two: the tails keep their order.
     mixed = as_batch(
         gymnasium.vector.SyncVectorEnv(
@@ -327,6 +372,19 @@ def test_moments_are_those_of_all_rows():
     np.testing.assert_allclose(moments.deviation, rows.std(axis=0))
 
 
+def test_old_rows_fade_by_hand():
+    """Half of four rows at 0 counts as two; with two rows at 3: mean 1.5, variance 1.5²."""
+    moments = Moments(1)
+    moments.update(np.zeros((4, 1)))
+    moments.update(np.full((2, 1), 3.0), forget=0.5)
+    assert (moments.count, moments.mean[0], moments.deviation[0]) == (4.0, 1.5, 1.5)
+    # and the spread of the old ones fades as well: four rows at ±2 have squares 16, of which half is left
+    spread = Moments(1)
+    spread.update(np.array([[2.0], [-2.0], [2.0], [-2.0]]))
+    spread.update(np.zeros((2, 1)), forget=0.5)
+    assert spread.squares[0] == pytest.approx(8.0)
+
+
 def test_critics_learn_values_of_any_scale():
     rng = np.random.default_rng(0)
     x = rng.uniform(-1.0, 1.0, (2_000, 2)).astype(np.float32)
@@ -343,6 +401,10 @@ def test_critics_keep_what_they_know_when_numbers_fail():
     assert not critics.fit(np.ones((10, 2), np.float32), np.full((10, 1), np.inf), rng)
     assert not critics.fit(np.ones((10, 2), np.float32), np.arange(10.0)[:, None], rng)
     assert torch.equal(critics.theta, before)
+    assert not critics.first.any()
+    assert not critics.second.any()
+    assert critics.steps == 0
+    assert (critics.returns.count, critics.returns.mean[0], critics.returns.squares[0]) == (0.0, 0.0, 0.0)
     assert np.isfinite(critics.values(np.ones((1, 2), np.float32))).all()
 
 
@@ -443,20 +505,41 @@ def test_it_learns_to_keep_a_limit():
     assert learner.look().values[0] + 0.2 < 0.3
 
 
-def test_continuous_actions_learn():
-    """Pendulum with the torque as cost: stepping on the cost alone brings it down."""
+class Aim(gymnasium.Env):
+    """A number x is shown, an action in [0, 4] is chosen, and its distance from 2 + x is the cost."""
 
-    def make():
-        return WithCosts(gymnasium.make("Pendulum-v1"), lambda step: float(np.abs(step.action[0])))
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Box(0.0, 4.0, (1,), np.float32)
 
+    def seen(self):
+        self.x = self.np_random.uniform(-1.0, 1.0, 1).astype(np.float32)
+        return self.x
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.seen(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        cost = abs(float(action[0] - 2.0 - self.x[0]))
+        return self.seen(), 0.0, False, False, {"cost": cost}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_continuous_actions_learn(seed):
+    """Stepping on the cost alone finds the target for every x, and takes the noise away; any seed does."""
     learner = NeuralLearner(
-        make, [0.5], measure="step", num_envs=4, steps=100, hidden=[16], radius=0.05, normalise=True
+        Aim, [0.5], "step", seed, num_envs=4, steps=100, hidden=[16], radius=0.05, gamma=0.0, normalise=True
     )
     before = learner.look().values[0] + 0.5
-    for _ in range(10):
+    # E|clip(2 + 2z, 0, 4) − 2 − x| with z normal and x uniform is 1.33
+    assert before == pytest.approx(1.33, abs=0.2)
+    for _ in range(20):
         learner.improve(Weights(0.0, np.array([1.0])))
-    assert learner.look().values[0] + 0.5 < 0.8 * before
-    assert learner.policy.act(np.array([1.0, 0.0, 0.0])).shape == (1,)
+    assert learner.look().values[0] + 0.5 < 0.15 * before
+    grid = np.linspace(-0.9, 0.9, 7)[:, None]
+    np.testing.assert_allclose(learner.policy.act(grid), 2.0 + grid, atol=0.15)
+    assert learner.policy.act(np.array([0.5])).shape == (1,)
 
 
 @pytest.mark.parametrize("normalise", [False, True])
@@ -529,3 +612,83 @@ def test_states_of_other_runs_are_refused():
         NeuralLearner(ACROBOT, [50, 50], hidden=[9]).restore(state)
     with pytest.raises(ValueError, match="seed 0"):
         NeuralLearner(ACROBOT, [50, 50], hidden=[8], seed=1).restore(state)
+
+
+# By hand
+
+
+def test_networks_begin_with_weights_of_the_size_of_their_fan_in():
+    """Uniform in ±1/√fan-in, biases too; the last layer is smaller by the factor that is asked for."""
+    network = Network([100, 50, 4], free=2)
+    theta = network.initial(np.random.default_rng(0), last=0.01)
+    (first, bias), (last, _) = network.layers(theta)
+    assert 0.097 < float(first.abs().max()) <= 0.1
+    assert 0.05 < float(bias.abs().max()) <= 0.1
+    assert 0.0013 < float(last.abs().max()) <= 0.01 / np.sqrt(50.0) + 1e-9
+    assert not theta[-2:].any()
+
+
+def test_wild_observations_are_cut():
+    policy = NeuralPolicy([(np.eye(2), np.zeros(2))], Actions(True, 0, 1), shift=[1.0, 0.0], scale=[2.0, 1e-6])
+    np.testing.assert_array_equal(policy.inputs([5.0, 1.0]), np.array([2.0, 10.0], np.float32))
+    np.testing.assert_array_equal(policy.inputs([-99.0, -1.0]), np.array([-10.0, -10.0], np.float32))
+
+
+def test_the_pull_to_the_anchor_by_hand():
+    """log π/π_k of the action, and the divergences of the states that follow, up to the end of the episode."""
+    learner = NeuralLearner(Corridor, [1.0], num_envs=1, steps=4, hidden=[], gamma=0.5)
+    rollout = hand_made([False, True, False, False], [False, True, False, False], [0.0] * 4)
+    pi = np.array([[0.5, 0.5], [0.25, 0.75], [0.9, 0.1], [0.5, 0.5]], dtype=np.float32)
+    anchor = np.array([[0.2, 0.8], [0.5, 0.5], [0.5, 0.5], [0.5, 0.5]], dtype=np.float32)
+    actions = np.array([0, 1, 0, 1])
+    y, y_anchor = torch.from_numpy(np.log(pi)), torch.from_numpy(np.log(anchor))
+    found = learner._to_anchor(
+        rollout, y, learner.distribution.log_prob(y, torch.from_numpy(actions)), y_anchor, torch.from_numpy(actions)
+    )
+    ratio = np.log(pi / anchor)[np.arange(4), actions]
+    kl = (pi * np.log(pi / anchor)).sum(axis=1)
+    # the episode of the first two steps ends with step 1; from step 2 on only step 3 follows
+    expected = [ratio[0] + 0.5 * kl[1], ratio[1], ratio[2] + 0.5 * kl[3], ratio[3]]
+    np.testing.assert_allclose(found.ravel(), expected, atol=1e-6)
+
+
+def test_critics_are_fitted_to_returns():
+    """With smoothing 1 these are the discounted sums of what follows, whatever the critics said before."""
+    learner = NeuralLearner(lambda: Corridor(limit=100), [1.0], num_envs=2, steps=9, hidden=[4], gamma=0.5)
+    fitted = []
+    learner.critics.fit = lambda x, returns, rng: fitted.append(returns) or True
+    rollout = learner.rollout()
+    beyond = learner.critics.values(rollout.following)
+    learner.improve(Weights(0.0, np.ones(1)))
+    expected = np.array(rollout.quantities)
+    expected[rollout.cut] += 0.5 * beyond
+    for t in range(7, -1, -1):
+        expected[t] += 0.5 * expected[t + 1] * ~rollout.ended[t][:, None]
+    np.testing.assert_allclose(fitted[0].reshape(expected.shape), expected, atol=1e-5)
+
+
+def test_a_step_is_measured_in_the_mixed_cost_itself():
+    """step · F⁻¹∇ of c̃: twice the cost is twice the step, whatever its deviation in the batch."""
+    moves = []
+    for weight in (1.0, 2.0):
+        learner = NeuralLearner(lambda: Tabular(small_cmdp()), [1.0], num_envs=4, steps=100, hidden=[], damping=1e-3)
+        before = learner.theta.clone()
+        learner.improve(Weights(0.0, np.array([weight]), step=0.02, radius=10.0))
+        moves.append((learner.theta - before).numpy())
+    assert np.abs(moves[0]).max() > 0.0
+    np.testing.assert_allclose(moves[1], 2.0 * moves[0], rtol=1e-3, atol=1e-6)
+
+
+def test_a_state_holds_what_the_learner_knows():
+    learner = NeuralLearner(ACROBOT, [50, 50], steps=60, hidden=[8], normalise=True)
+    learner.improve(Weights(0.0, np.array([1.0, 0.0]), inner_steps=2))
+    state = learner.state()
+    assert state["verdicts"] == dict(learner.verdicts)
+    assert sum(state["verdicts"].values()) == 2
+    assert state["critics_steps"] == learner.critics.steps > 0
+    assert state["iteration"] == 2
+    assert state["observed_count"] == learner.observed.count == 2 * 60 * 10
+    for name, tensor in (("policy", learner.theta), ("critics", learner.critics.theta)):
+        np.testing.assert_array_equal(state[name], tensor.numpy())
+    np.testing.assert_array_equal(state["critics_second"], learner.critics.second.numpy())
+    np.testing.assert_array_equal(state["returns_mean"], learner.critics.returns.mean)

@@ -344,3 +344,15 @@ def test_log_weights_without_any_possible_action_are_refused():
 def test_log_weights_of_the_wrong_shape_are_refused(shape):
     with pytest.raises(ValueError, match=re.escape(str(shape))):
         ck.TabularPolicy.from_log(np.zeros(shape))
+
+
+def test_states_that_are_never_visited_take_the_fallback():
+    fallback = np.array([[0.5, 0.5], [0.1, 0.9], [0.3, 0.7]])
+    policy = ck.TabularPolicy.from_occupancy(np.array([[1.0, 3.0], [0.0, 0.0], [-1e-18, 2.0]]), fallback)
+    np.testing.assert_allclose(policy.probabilities, [[0.25, 0.75], [0.1, 0.9], [0.0, 1.0]])
+
+
+def test_stored_rows_are_normalised_unless_they_sum_to_one_already():
+    log = np.log([[0.25, 0.75], [0.5, 0.5]])
+    np.testing.assert_array_equal(ck.TabularPolicy.stored(log).log_probabilities, log)
+    np.testing.assert_allclose(ck.TabularPolicy.stored(log + 1e-9).log_probabilities, log, rtol=1e-14)

@@ -31,7 +31,7 @@ def test_everything_runs(quick):
 
 
 def test_the_figures_facts(quick):
-    """FACTS: averages of the paper's instance after 300 steps with effective step 1."""
+    """Averages of the paper's instance after 300 steps of size 1: test_first_order.py derives the same figures."""
     folder, _ = quick
     data = read_csv(folder / "fig1.csv")
     assert data["pmd-pd gap"][-1] == pytest.approx(0.0332501, abs=1e-6)

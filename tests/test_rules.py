@@ -109,6 +109,16 @@ def test_pid_lagrangian_by_hand():
     np.testing.assert_array_equal(state.multipliers, [4.0, 35.0, 60.0])
 
 
+def test_pid_lagrangian_sums_multipliers_in_their_units():
+    """Scales 4, 2 and 0.5 make the units 2 and 8: λ = (6, 8) is 3 + 1 units, and the weights are divided by 1 + 4."""
+    view = View(0.0, np.zeros(2), np.array([4.0, 2.0, 0.5]), 0.9)
+    rule = PIDLagrangian()
+    state = rule.start(view)._replace(multipliers=np.array([6.0, 8.0]))
+    weights, _ = rule.propose(state, view)
+    assert weights.objective == pytest.approx(1.0 / 5.0)
+    np.testing.assert_allclose(weights.constraints, [6.0 / 5.0, 8.0 / 5.0])
+
+
 def test_augmented_lagrangian_by_hand():
     rule = AugmentedLagrangian(penalty=4.0, eta_dual=0.5)
     state = rule.start(seen([1.0, -3.0]))._replace(multipliers=np.array([0.5, 2.0]))

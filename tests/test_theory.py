@@ -10,7 +10,7 @@ from cmdpkit.experiments.common import errors, random_instance
 from cmdpkit.experiments.theory import soft_optimum
 from cmdpkit.learners import ExactLearner
 from cmdpkit.rules import PMDPD
-from cmdpkit.rules.theory import Theorem1, multiplier_norm_bound, theorem_1
+from cmdpkit.rules.theory import Theorem1, Theorem3, multiplier_norm_bound, theorem_1
 from cmdpkit.run.zero import theory_margin
 from models import lp_optimum, random_model
 
@@ -250,3 +250,21 @@ def test_unconstrained_methods_prove_their_answer(method):
         result = ck.solve(cmdp, method)
         assert result.status is ck.Status.OPTIMAL
         assert result.objective == pytest.approx(lp_optimum(cmdp)[0], rel=2e-6, abs=2e-6)
+
+
+def test_theorem_3_shares_delta_among_all_estimates():
+    """δ/2 for (K + 1) m values and δ/2 for K t_k |S||A| action values, each by Hoeffding with half of its error."""
+    theorem = Theorem3(gamma=0.6, constraints=3, states=4, actions=5, epsilon=0.5, delta=0.1, xi=0.8)
+    K = theorem.macro_steps
+    # V: error x/K with x = 1, half of it for the truncation γ^N/(1 − γ), half for 2 exp(−2 M (e/2)² / R²) ≤ share
+    share, error = 0.1 / (2.0 * (K + 1) * 3), 1.0 / K
+    rollouts, horizon = theorem.value_rollouts(width=2.0)
+    assert rollouts == math.ceil(2.0 * (2.0 / 0.4) ** 2 * math.log(2.0 / share) / error**2)
+    assert 0.6**horizon / 0.4 <= 0.5 * error < 0.6 ** (horizon - 1) / 0.4
+    # Q: error y/(K q) with y = 2 start and q = 6/(1 − γ)² + 4/(1 − γ)³; costs of size 1.5 and α KL up to 0.3
+    share = 0.1 / (2.0 * K * 7 * 4 * 5)
+    error = theorem.action_share / (K * (6.0 / 0.4**2 + 4.0 / 0.4**3))
+    rollouts, horizon = theorem.action_rollouts(width=2.0, size=1.5, divergence=0.3, inner_steps=7)
+    spread = (2.0 + 0.6 * 0.3) / 0.4
+    assert rollouts == math.ceil(2.0 * spread**2 * math.log(2.0 / share) / error**2)
+    assert 0.6**horizon * 1.8 / 0.4 <= 0.5 * error < 0.6 ** (horizon - 1) * 1.8 / 0.4

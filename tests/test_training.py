@@ -56,7 +56,7 @@ def test_a_limit_is_learned():
     reward, costs = result.recent(40)
     assert costs[0] == pytest.approx(4.0, abs=0.4)
     assert reward == pytest.approx(costs[0])
-    assert result.multipliers[0] > 0.3  # the price of a unit of cost is a unit of reward
+    assert result.multipliers[0] == pytest.approx(1.0, abs=0.5)  # the price of a unit of cost is a unit of reward
     assert result.status is ck.Status.ITERATION_LIMIT
 
 
@@ -119,7 +119,8 @@ def test_the_log_holds_the_history(tmp_path):
     assert [int(row["iteration"]) for row in rows] == [1, 2, 3, 4]
     np.testing.assert_array_equal([float(row["reward"]) for row in rows], result.history["reward"])
     np.testing.assert_array_equal([float(row["costs_1"]) for row in rows], result.history["costs"][:, 1])
-    assert {row["verdict"] for row in rows} <= {"accepted", "no gradient", "line search failed"}
+    assert [row["verdict"] for row in rows] == result.history["verdict"].tolist()
+    np.testing.assert_array_equal([int(row["steps"]) for row in rows], [160, 320, 480, 640])
     summary = json.loads((tmp_path / "run" / "result.json").read_text())
     assert summary["limits"] == [5.0, 7.0]
     assert json.loads((tmp_path / "run" / "run.json").read_text())["env"] == ACROBOT
@@ -127,13 +128,20 @@ def test_the_log_holds_the_history(tmp_path):
 
 
 def test_tensorboard_reads_what_was_written(tmp_path):
-    ck.train(ACROBOT, limits=[5, 7], iterations=3, out=tmp_path / "run", tensorboard=True, **SMALL)
+    """Every row of the history, in single precision; a dual update takes two iterations, so that 3 become 4."""
+    result = ck.train(ACROBOT, limits=[5, 7], iterations=3, out=tmp_path / "run", tensorboard=True, **SMALL)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(tmp_path / "run"))
     events.Reload()
-    assert [event.step for event in events.Scalars("reward")] == [1, 2, 3, 4][: len(events.Scalars("reward"))]
-    assert {"cost/1", "cost/2", "multiplier/1", "divergence"} <= set(events.Tags()["scalars"])
+    history = result.history
+    expected = {"reward": history["reward"], "divergence": history["divergence"]}
+    for i in range(2):
+        expected |= {f"cost/{i + 1}": history["costs"][:, i], f"multiplier/{i + 1}": history["multipliers"][:, i]}
+    assert set(events.Tags()["scalars"]) == set(expected)
+    for name, column in expected.items():
+        assert [event.step for event in events.Scalars(name)] == [1, 2, 3, 4]
+        np.testing.assert_array_equal([event.value for event in events.Scalars(name)], column.astype(np.float32))
 
 
 RUN = """
@@ -222,8 +230,11 @@ def test_what_was_learned_survives_a_failing_environment(trouble, what, tmp_path
     result = caught.value.result
     assert 1 <= result.iterations < 50
     assert "safe in" in str(caught.value)
-    assert ck.NeuralPolicy.load(tmp_path / "run" / "policy.npz").act([1.0, 0.0]) in (0, 1)
-    # mended, the run continues from where it was
+    saved = ck.NeuralPolicy.load(tmp_path / "run" / "policy.npz")
+    for (weight, bias), (kept_weight, kept_bias) in zip(saved.layers, result.policy.layers, strict=True):
+        np.testing.assert_array_equal(weight, kept_weight)
+        np.testing.assert_array_equal(bias, kept_bias)
+    # repaired, the run continues from where it was
     longer = ck.train(
         lambda: Coin("none"), limits=[4.0], iterations=8, inner_steps=1, out=tmp_path / "run", resume=True, **COIN
     )
@@ -247,7 +258,7 @@ def test_environments_without_costs_and_odd_spaces_are_refused():
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        ({"method": "ppo"}, "pmd-pd, crpo, npg-pd"),
+        ({"method": "ppo"}, "choose one of pmd-pd, .*crpo, npg-pd"),
         ({"iterations": -1}, "iterations"),
         ({"iterations": 2.5}, "iterations"),
         ({"seed": -1}, "seed"),
@@ -443,11 +454,15 @@ def test_train_and_evaluate_on_the_command_line(tmp_path):
     assert again.code == 0, again.err
     assert again.json["iterations"] == 6  # a finished run is there already
     assert again.json["reward"] == more.json["reward"]
+    # The exit code follows from the verdicts, and those from the policy that the folder holds
+    proof = ck.certify_on_episodes(
+        ACROBOT, ck.NeuralPolicy.load(tmp_path / "run" / "policy.npz"), [5.0, 5.0], episodes=30, steps=40
+    )
     judged = program("evaluate", tmp_path / "run", "--episodes", 30)
-    assert judged.code in (0, 1)
+    assert judged.code == (0 if proof.satisfied else 1)
     assert "fresh episodes" in judged.out
     judged = program("evaluate", tmp_path / "run", "--episodes", 30, "--json")
-    assert len(judged.json["verdicts"]) == 2
+    assert judged.json == json.loads(json.dumps(proof.to_dict()))
 
 
 def test_the_command_line_refuses_in_one_line(tmp_path):

@@ -1,0 +1,1058 @@
+"""How much the tests notice: `python benchmarks/mutants.py` (make mutants).
+
+Each mutant is one mistake in one file of the package: a flipped sign, a dropped term, a random stream that is used
+twice, a check that is left out. The package is copied to a temporary folder, the mistake is made there, and the tests
+that should notice it are run against the copy. A test must fail; a mistake that no test notices is `missed`.
+
+A mutant names its text exactly, and is refused when the text does not occur exactly once: after a change of the source
+it must be looked at again. tests/test_mutants.py checks that for all of them. Equivalent mutants change nothing that
+anybody could observe; they are listed with the reason, and not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "cmdpkit"
+SECONDS = 600
+"""A run of the tests that takes longer hangs, which nobody would overlook: the mutant counts as caught."""
+
+
+class Mutant(NamedTuple):
+    """One mistake. `tests` are files, or single tests of files that take long."""
+
+    file: str  # in src/cmdpkit
+    old: str  # occurs exactly once
+    new: str
+    tests: tuple[str, ...]
+    wrong: str  # what is wrong, in a line
+    equivalent: str = ""  # why nobody can notice it, if that is so
+
+    @property
+    def room(self) -> str:
+        parts = self.file.removesuffix(".py").split("/")
+        return "/".join(parts[:2]) if parts[:2] == ["learners", "neural"] else parts[0]
+
+
+def of(file: str, tests: str, *mistakes: tuple[str, ...]) -> list[Mutant]:
+    """Mutants of one file; tests as in "rules driver::test_resume": tests/test_rules.py and one test of another."""
+    paths = tuple(
+        f"tests/test_{name.replace('::', '.py::', 1) if '::' in name else name + '.py'}" for name in tests.split()
+    )
+    return [Mutant(file, old, new, paths, *words) for old, new, *words in mistakes]
+
+
+def find(mutant: Mutant, package: Path = PACKAGE) -> str:
+    """The mutated text of its file; a ValueError when the old text does not occur exactly once."""
+    text = (package / mutant.file).read_text("utf-8")
+    count = text.count(mutant.old)
+    if count != 1:
+        raise ValueError(f"{mutant.file}: {mutant.old!r} occurs {count} times; a mutant needs a text that occurs once")
+    return text.replace(mutant.old, mutant.new)
+
+
+def judge(mutant: Mutant) -> tuple[str, str]:
+    """("caught", "missed" or "error", last line of pytest), from the tests run against a mutated copy."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", source)  # with times, so that compiled kernels need not be compiled again
+        (source / "cmdpkit" / mutant.file).write_text(find(mutant), "utf-8")
+        quiet = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        command = [sys.executable, "-m", "pytest", *quiet, *mutant.tests]
+        try:
+            run = subprocess.run(
+                command,
+                cwd=ROOT,
+                env=os.environ | {"PYTHONPATH": str(source), "HYPOTHESIS_STORAGE_DIRECTORY": f"{folder}/hypothesis"},
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            return "caught", f"the tests hang for {SECONDS} seconds"
+    lines = [
+        line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))
+    ] or run.stdout.splitlines()
+    # 0: all tests passed; 1: some failed; others: pytest could not do its work
+    return {0: "missed", 1: "caught"}.get(run.returncode, "error"), (lines or [run.stderr[-200:]])[0]
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Run the tests against mutants of the package.")
+    parser.add_argument("--room", help="only mutants of this room: rules, learners/neural, ...")
+    parser.add_argument("--only", type=int, nargs="+", metavar="N", help="only these mutants, by number")
+    parser.add_argument("--jobs", type=int, default=2, help="how many at a time (default: 2)")
+    parser.add_argument("--list", action="store_true", help="show the mutants and run nothing")
+    chosen = parser.parse_args(arguments)
+    mutants = list(enumerate(MUTANTS, start=1))
+    if chosen.room:
+        mutants = [(n, mutant) for n, mutant in mutants if mutant.room == chosen.room]
+    if chosen.only:
+        mutants = [(n, mutant) for n, mutant in mutants if n in chosen.only]
+    for _, mutant in mutants:
+        find(mutant)
+    if chosen.list:
+        for n, mutant in mutants:
+            print(f"{n:>4}  {mutant.file:<34} {mutant.wrong}{'  (equivalent)' if mutant.equivalent else ''}")
+        return 0
+    real = [(n, mutant) for n, mutant in mutants if not mutant.equivalent]
+    verdicts: Counter[tuple[str, str]] = Counter()
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        for (n, mutant), (verdict, line) in zip(real, pool.map(judge, (m for _, m in real)), strict=True):
+            verdicts[mutant.room, verdict] += 1
+            print(f"{verdict:<7} {n:>4}  {mutant.file:<34} {mutant.wrong}\n{'':14}{line[:140]}", flush=True)
+    _summary(verdicts)
+    for n, mutant in mutants:
+        if mutant.equivalent:
+            print(f"equivalent {n}  {mutant.file}: {mutant.wrong}. {mutant.equivalent}")
+    return 0 if all(verdict == "caught" for _, verdict in verdicts) else 1
+
+
+def _summary(verdicts: Counter[tuple[str, str]]) -> None:
+    print(f"\n{'room':<18}{'caught':>8}{'missed':>8}{'error':>8}")
+    for room in dict.fromkeys(room for room, _ in verdicts):
+        print(f"{room:<18}" + "".join(f"{verdicts[room, verdict]:>8}" for verdict in ("caught", "missed", "error")))
+    total = verdicts.total()
+    caught = sum(count for (_, verdict), count in verdicts.items() if verdict == "caught")
+    print(f"\n{caught} of {total} mutants are caught ({100.0 * caught / max(1, total):.1f} %)\n")
+
+
+# -- the mutants -------------------------------------------------------------------------------------------------------
+
+MUTANTS: list[Mutant] = [
+    *of(
+        "checks.py",
+        "model files",
+        ("off[worst] > ROW_SUM_TOLERANCE", "off[worst] > 1e3 * ROW_SUM_TOLERANCE", "rows that sum to 1 ± 1e-6 pass"),
+        ("0.0 <= value < 1.0", "0.0 <= value <= 1.0", "gamma = 1 passes"),
+        ("| (entries < 0.0)", "| (entries < -1.0)", "negative probabilities pass"),
+        ("if gamma * sums.max() >= 1.0", "if gamma * sums.max() > 2.0", "values that are infinite pass"),
+        ('(transitions.indptr, k, "right")) - 1', '(transitions.indptr, k, "right"))', "the wrong row is blamed"),
+        ('np.array(array, dtype=np.float64, order="C")', "np.asarray(array, float)", "the user's array is not copied"),
+        ("if value < least:", "if value < least - 1:", "a count may be one too small"),
+        ("code.update(table.tobytes())", "code.update(table[:1].tobytes())", "fingerprints see only the first row"),
+        ('{table.shape} ".encode', '".encode', "fingerprints do not see the shape"),
+        (" or (lam < 0.0).any()", "", "negative multipliers pass"),
+    ),
+    *of(
+        "checks.py",
+        "travel",
+        ("        value.flags.writeable = False", "        value.flags.writeable = True", "copies are not frozen"),
+    ),
+    *of(
+        "files.py",
+        "files policy",
+        ("allow_pickle=False", "allow_pickle=True", "pickles are executed"),
+        ("if found != kind:", "if found is None:", "a file of another kind passes"),
+        ('header.get("kind") != kind', '"kind" not in header', "tensors of another kind pass"),
+        ("os.unlink(temporary)", "pass", "half a file is left after a failure"),
+        ("writer.writerow(columns)", "writer.writerow(sorted(columns))", "names stand above other columns"),
+        ("0o666 & ~_umask()", "0o600", "files are private"),
+        ("if not isinstance(value, np.ndarray)), None)", "if value is None), None)", "entries that are bytes pass"),
+    ),
+    *of(
+        "options.py",
+        "options",
+        ("if number <= 1.0:", "if number < 1.0:", "a growth of 1 passes"),
+        ("0.0 <= number <= 1.0", "0.0 <= number < 1.0", "the fraction 1 is refused"),
+        ("(not zero and (table == 0.0).any())", "False", "steps of 0 pass"),
+        (
+            "for name, value in given.items() if value is not None}\n    return settings",
+            "for name, value in given.items()}\n    return settings",
+            "None is not the default",
+        ),
+        ("math.isnan(value) or value < 0.0", "math.isnan(value)", "a negative cap passes"),
+        ("table.shape in ((), (constraints,))", "table.ndim <= 1", "too many numbers for the constraints pass"),
+        (
+            "getattr(plain, name) for name, value in given.items() if value is not None}",
+            "value for name, value in given.items()}",
+            "a rule keeps what was not checked",
+        ),
+    ),
+    *of(
+        "model/problem.py",
+        "evaluation model",
+        ("-1.0 if self.maximise else 1.0", "1.0 if self.maximise else -1.0", "rewards are minimised"),
+        ("(1.0 - self.gamma if c.per_step else 1.0)", "1.0", "a limit per step bounds the whole sum"),
+        ("self.signs * (v + self.offsets)", "self.signs * v + self.offsets", "AtLeast's values get the wrong sign"),
+        ("np.maximum(1.0, np.abs(self.limits))", "np.abs(self.limits)", "violations are relative to tiny limits"),
+    ),
+    *of(
+        "model/limits.py",
+        "model evaluation",
+        ("    sign = -1.0", "    sign = 1.0", "AtLeast is AtMost"),
+        ("if names.count(n) > 1", "if names.count(n) > 2", "a name may be used twice"),
+    ),
+    *of(
+        "model/cmdp.py",
+        "model theory",
+        ("c.limit - c.sign * float(delta)", "c.limit - float(delta)", "AtLeast is loosened, not tightened"),
+        ('"at_least": self.signs < 0', '"at_least": self.signs > 0', "files swap AtMost and AtLeast"),
+        ("[c.per_step for c in self.constraints]", "[False for c in self.constraints]", "files forget limits per step"),
+        ("np.minimum(1.0, self.spans)", "np.maximum(1.0, self.spans)", "small costs are solved roughly"),
+        ("np.abs(self.limits) / LARGEST_VALUE", "0.0 * np.abs(self.limits)", "limits that overflow pass"),
+        (
+            "initial=self.initial, **{kind: self.objective}",
+            "**{kind: self.objective}",
+            "a tightened model starts anywhere",
+        ),
+    ),
+    *of(
+        "policy.py",
+        "policy sampling::test_a_mixture_has_the_average_values sampling::test_bad_mixtures_are_refused",
+        ('cumulative[-1], side="right"', 'cumulative[-1], side="left"', "an impossible action is drawn for 0"),
+        (
+            "np.flatnonzero(row)[-1])",
+            "row.size - 1)",
+            "an impossible action is drawn for almost 1",
+            "A random number u ≤ 1 − 2⁻⁵³ makes u·c < c in floating point, so that the guard is never needed.",
+        ),
+        (
+            "occupancy / np.where(seen, visits, 1.0), fallback)",
+            "occupancy / np.where(seen, visits, 1.0), 1.0 / occupancy.shape[1])",
+            "unvisited states forget their policy",
+        ),
+        ("log_weights - log_weights.max(axis=1, keepdims=True)", "log_weights - 0.0", "large weights overflow"),
+        (
+            "rng.choice(len(self.policies), p=self.weights)",
+            "rng.choice(len(self.policies))",
+            "mixtures are drawn evenly",
+        ),
+        ('for table in tables], arrays["weights"])', "for table in tables])", "files forget the weights of a mixture"),
+        ("table - np.log(total)", "table + np.log(total)", "stored policies are normalised the wrong way"),
+    ),
+    *of(
+        "evaluation/backup.py",
+        "evaluation",
+        ("ahead *= cmdp.gamma", "ahead *= 1.0", "what lies ahead is not discounted"),
+    ),
+    *of(
+        "evaluation/bounds.py",
+        "exact certificate",
+        ("backup.lowest - rounding", "backup.lowest", "the bound forgets the rounding of the backup"),
+        ("tail = min(", "tail = max(", "the bound takes the row sum that flatters"),
+        ("- rounding - offset - slack", "- rounding + offset - slack", "the limits enter with the wrong sign"),
+        ("- rounding - offset - slack", "- rounding - offset", "the bound forgets the rounding of its last sum"),
+        ("cmdp.initial @ backup.values", "cmdp.initial @ value", "the bound uses V, not TV"),
+        ("float(cmdp.initial.sum())", "1.0", "the initial distribution is taken to sum to 1"),
+    ),
+    *of(
+        "evaluation/chain.py",
+        "evaluation",
+        ("np.repeat(weights[taken], lengths)", "np.repeat(weights[taken] > 0.0, lengths)", "sparse chains forget π"),
+    ),
+    *of(
+        "evaluation/evaluate.py",
+        "evaluation sampling::test_a_mixture_has_the_average_values",
+        ("occupancy = (1.0 - cmdp.gamma) * ", "occupancy = ", "occupancies sum to 1/(1 − γ)"),
+        (
+            "zip(policy.weights, column, strict=True)",
+            "zip([1 / len(policy)] * len(policy), column, strict=True)",
+            "mixtures are averaged evenly",
+        ),
+    ),
+    *of(
+        "evaluation/factors.py",
+        "evaluation",
+        ("pivots, b, trans=1)", "pivots, b, trans=0)", "occupancies solve the untransposed system"),
+    ),
+    *of(
+        "evaluation/sweeps.py",
+        "evaluation",
+        ("factor * (high + low) / 2.0", "factor * (high - low) / 2.0", "sweeps end beside the middle"),
+    ),
+    *of(
+        "evaluation/kernels.py",
+        "exact",
+        ("low = min(low, best - value[s])", "low = min(low, best)", "compiled backups report other extremes"),
+        ("out[row, 3] = a3 - minus * v3", "out[row, 3] = a3", "compiled advantages of the third limit are values"),
+        (
+            "total[i] += visits[s] * table[arg, i]",
+            "total[i] += table[arg, i]",
+            "compiled greedy sums forget the visits",
+        ),
+        (
+            "choice[s] = arg - row\n        x = visits[s]",
+            "choice[s] = arg\n        x = visits[s]",
+            "compiled greedy choices are rows, not actions",
+        ),
+    ),
+    *of(
+        "simulators/simulator.py",
+        "simulators streams statistics",
+        ("self.gamma**t * cost", "self.gamma ** (t + 1) * cost", "the first step is discounted"),
+        ("(extra[before] if t > 0 or not pairs else 0.0)", "extra[before]", "a pair's first step pays the divergence"),
+        ("values.T**2)", "np.abs(values.T))", "squares are not squared"),
+        ("stream((*seed, block))", "stream(seed)", "every block of rollouts draws the same numbers"),
+        (
+            "LEARNING, JUDGING, STARTS = 1, 2, 3",
+            "LEARNING, JUDGING, STARTS = 1, 1, 3",
+            "policies are judged by numbers they learned from",
+        ),
+        ("(quantities < self.bounds[:, :1]) | ", "", "quantities below their bounds pass"),
+        ("steps[alive] > t", "steps[alive] >= t", "rollouts take a step too many"),
+    ),
+    *of(
+        "simulators/known_model.py",
+        "simulators streams statistics",
+        (
+            "keys = stream(seed).generate_state(counts.size, np.uint64)",
+            "keys = stream(seed).generate_state(1, np.uint64).repeat(counts.size)",
+            "every compiled block draws the same numbers",
+        ),
+        ("(now, self.gamma, -1) if pairs", "(now, 1.0, -1) if pairs", "what follows a pair is not discounted"),
+        ("* (1 if pairs else 0)", "* 0", "first transitions of pairs are not counted"),
+        (
+            "digest(*self._matrix, self.quantities, self.cmdp.initial)",
+            "digest(*self._matrix, self.cmdp.initial)",
+            "a model with other costs is the same run",
+        ),
+    ),
+    *of(
+        "simulators/compiled.py",
+        "simulators::test_rollouts_have_the_exact_mean_and_variance "
+        "simulators::test_geometric_returns_from_the_start_are_unbiased statistics",
+        ("uint64(done + c) * GOLDEN", "uint64(c) * GOLDEN", "eight rollouts are repeated over and over"),
+        ("1 + int(np.log(u / discount_0)", "int(np.log(u / discount_0)", "geometric rollouts are a step too short"),
+        ("sums[i] += returns[c, i]", "sums[i] += returns[0, i]", "only the first lane counts"),
+    ),
+    *of(
+        "simulators/gymnasium.py",
+        "simulators::test_frozen_lake_against_its_own_table",
+        ("if int(s) in ended:", "if False:", "an episode goes on after its end"),
+    ),
+    *of(
+        "exact/linprog.py",
+        "exact solve::test_slater_margin_of_known_models",
+        ("* scales[0] / scales[1:] if", "* scales[1:] / scales[0] if", "the LP's prices are in the wrong units"),
+        ("-least_miss(cmdp)[0]", "least_miss(cmdp)[0]", "the Slater margin has the wrong sign"),
+        ("0.0) / scales\n", "0.0) * scales\n", "the LP's Farkas weights are in the wrong units"),
+        ("worst * unit, policy", "worst, policy", "the miss is in no unit at all"),
+    ),
+    *of(
+        "exact/least_squares.py",
+        "exact",
+        ("step = min(\n", "step = max(\n", "least squares step past the boundary"),
+        (
+            "slopes = matrix.T @ (target - matrix @ x)",
+            "slopes = matrix.T @ target",
+            "least squares do not see their residual",
+        ),
+    ),
+    *of(
+        "exact/local.py",
+        "exact",
+        ("self.view.values + change", "self.view.values - change", "the outlook predicts the opposite"),
+        (
+            "prices * self.scales[0] / self.scales[1:]",
+            "prices * self.scales[1:] / self.scales[0]",
+            "prices are in the wrong units",
+        ),
+        ("table[states, choice] += weight", "table[states, choice] = weight", "a blend forgets actions that agree"),
+    ),
+    *of(
+        "exact/master.py",
+        "exact",
+        ("rows @ weights - relaxation", "rows @ weights", "a mixture within relaxed limits counts as outside"),
+        ("-center, center - cap", "-center, -center - cap", "the level point may exceed the cap"),
+        ("np.maximum(-y[:m], 0.0)", "np.maximum(y[:m], 0.0)", "prices of the master have the wrong sign"),
+    ),
+    *of(
+        "exact/mdp.py",
+        "certificate::test_oracle_equals_enumeration exact",
+        ("values[1:] -= cmdp.offsets", "values[1:] += cmdp.offsets", "the oracle's values forget the limits"),
+        (
+            "max(bound, bound_from_backup(cmdp, weights, value, backup))",
+            "max(bound, float(cmdp.initial @ backup.values) - limits)",
+            "the oracle's bound is an estimate",
+        ),
+    ),
+    *of(
+        "exact/columns.py",
+        "certificate solve::test_closed_form solve::test_infeasible_models_are_proved_so",
+        ("if answer.bound > self.bound:", "if answer.bound > 2 * self.bound:", "better bounds are not kept"),
+        (
+            "y / y.sum(), answer.bound / y.sum()",
+            "y / y.sum(), 2.0 * answer.bound / y.sum()",
+            "the Farkas margin is overstated",
+        ),
+        ("weights[j] * visits[:, None] * pi", "weights[j] * pi", "policies are mixed without their visits"),
+        ("if mixture.excess > 1e-12:", "if mixture.excess > 1.0:", "a mixture outside the limits is an answer"),
+    ),
+    *of(
+        "envs/acrobot.py",
+        "envs",
+        ("pushing = action != 0", "pushing = action == 0", "the wrong torque costs"),
+        (
+            "angle_1) - np.cos(angle_1 + angle_2) > -0.5",
+            "angle_1) - np.cos(angle_2) > -0.5",
+            "the height of the tip is wrong",
+        ),
+        ('"random": self._random.copy()', '"random": self._random', "a saved state runs on with the environment"),
+        (
+            "SeedSequence(int(seed)).generate_state(self.num_envs, np.uint64)",
+            "SeedSequence(int(seed)).generate_state(1, np.uint64).repeat(self.num_envs)",
+            "all environments draw the same numbers",
+        ),
+    ),
+    *of(
+        "envs/acrobot_kernels.py",
+        "envs",
+        ("observation[i]) > 1.0", "observation[i]) > 0.5", "the goal is too low"),
+        ("phi1 = -0.5 * (w2 * w2) * sin2", "phi1 = 0.5 * (w2 * w2) * sin2", "a force has the wrong sign"),
+        ("ended[i] = age[i] >= window", "ended[i] = age[i] > window", "windows are a step too long"),
+        ("last[i, :] = observation[i, :]", "last[i, :] = 0.0", "the last observation of a window is lost"),
+        (
+            "last[i, :] = observation[i, :]\n        age[i] = 0",
+            "last[i, :] = observation[i, :]",
+            "later windows take one step",
+        ),
+        ("costs[i, 1] = 1.0 if pushing and w2", "costs[i, 1] = 1.0 if pushing and w1", "the second cost is the first"),
+    ),
+    *of(
+        "envs/costs.py",
+        "envs",
+        (
+            "np.where(ended[:, None], final, costs)",
+            "np.where(ended[:, None], costs, final)",
+            "costs of last steps are lost",
+        ),
+        ("taken = Step(self._before, action", "taken = Step(observation, action", "costs see the next observation"),
+        (
+            "reward, cost, terminated, truncated, info = answer",
+            "reward, cost, truncated, terminated, info = answer",
+            "ends and cuts are swapped",
+        ),
+        ("costs.shape[1] != count", "costs.shape[1] < count", "costs without a limit pass"),
+        ("return observation.copy() if", "return observation if", "an observation is overwritten before it is used"),
+    ),
+    *of(
+        "envs/batch.py",
+        "envs neural::test_rollouts_tell_ends_from_cuts",
+        (
+            "count, autoreset_mode=SAME_STEP)",
+            "count, autoreset_mode=AutoresetMode.NEXT_STEP)",
+            "episodes end a step late",
+        ),
+        ("lambda: FloatCosts(make())", "lambda: make()", "costs become whole numbers"),
+    ),
+    *of(
+        "rules/base.py",
+        "rules",
+        ("factor * (1.0 - self.gamma) * (", "factor * (", "dual steps do not see the horizon"),
+        (
+            "np.asarray(scales[0] / scales[1:])",
+            "np.asarray(scales[1:] / scales[0])",
+            "units of multipliers are upside down",
+        ),
+    ),
+    *of(
+        "rules/augmented_lagrangian.py",
+        "rules",
+        (
+            "state.multipliers + penalty * view.values",
+            "state.multipliers - penalty * view.values",
+            "the penalty rewards violation",
+        ),
+        ("state.multipliers + eta_dual * view.values", "eta_dual * view.values", "multipliers are forgotten"),
+    ),
+    *of(
+        "rules/crpo.py",
+        "rules",
+        ("v > -self.tolerance", "v > self.tolerance", "the safety margin lies outside the limit"),
+        ("len(self.radii) - 1", "len(self.radii)", "three violated limits have no radius"),
+        (
+            "violated.argmax() if self.first else v.argmax()",
+            "v.argmax() if self.first else violated.argmax()",
+            "first and most are swapped",
+        ),
+    ),
+    *of(
+        "rules/growing.py",
+        "adaptive::test_the_dual_step_solves_its_equation "
+        "adaptive::test_with_one_state_the_prediction_is_exact "
+        "adaptive::test_the_residual_vanishes_at_the_optimum_only run",
+        ("np.abs(lam * v).sum()", "(lam * v).sum()", "slack limits with a price look optimal"),
+        ("self.units**2 / eta_dual", "self.units / eta_dual", "dual steps are in the wrong units"),
+        ("predicted - self.stiffness * (u - self.start)", "predicted", "the dual step is infinite"),
+        ("step=self.growth * state.step", "step=state.step", "the step does not grow"),
+    ),
+    *of(
+        "rules/npg.py",
+        "rules",
+        ("Weights(1.0, state.multipliers)", "Weights(-1.0, state.multipliers)", "the objective is maximised"),
+    ),
+    *of(
+        "rules/npg_pd.py",
+        "rules",
+        ("state.eta_dual * state.before", "state.eta_dual * view.values", "the dual sees the new policy"),
+        ("0.0, state.dual_cap)", "0.0, np.inf)", "multipliers have no cap"),
+    ),
+    *of(
+        "rules/pid_lagrangian.py",
+        "rules",
+        ("kd * np.maximum(0.0, v - state.last)", "kd * (v - state.last)", "a falling violation lowers the multiplier"),
+        ("np.maximum(0.0, state.integral + v)", "(state.integral + v)", "the integral becomes negative"),
+        ("lam / view.units).sum()", "lam).sum()", "the sum of multipliers forgets their units"),
+    ),
+    *of(
+        "rules/pmd_pd.py",
+        "rules",
+        ("np.maximum(-eta_dual * v, state", "np.maximum(0.0, state", "the dual is projected to 0"),
+        (
+            "np.maximum(0.0, -eta_dual * view.values)",
+            "np.maximum(0.0, eta_dual * view.values)",
+            "the first multipliers have the wrong sign",
+        ),
+        (
+            "Weights(1.0, state.multipliers + state.eta_dual * view.values, t_k)",
+            "Weights(1.0, state.multipliers, t_k)",
+            "the weights forget η′V",
+        ),
+    ),
+    *of(
+        "rules/registry.py",
+        "options driver::test_growing_steps_are_a_rule_like_any_other",
+        ("[m for m in _REGISTERED.get(name, []) if m.steps != steps]", "[]", "a variant replaces the others"),
+        ("if learner in method.learners}", "}", "methods are offered to learners that cannot run them"),
+    ),
+    *of(
+        "rules/theory.py",
+        "theory sampling::test_the_constants_of_theorem_3_by_hand "
+        "sampling::test_the_errors_that_theorem_3_allows_are_kept",
+        ("* self.eta_dual / (1.0 - self.gamma) ** 3", "* self.eta_dual / (1.0 - self.gamma) ** 2", "α is too small"),
+        (" + 2.0 * self.constraints / (1.0 - self.gamma) ** 2", "", "the violation bound forgets a term"),
+        ("(self.macro_steps + 1) * self.constraints)", "(self.macro_steps + 1))", "δ is not shared by the constraints"),
+        (
+            "self.macro_steps * inner_steps * self.states",
+            "self.macro_steps * self.states",
+            "δ is not shared by the inner steps",
+        ),
+        ("/ (2.0 * size)", "/ size", "the truncation takes all of the error"),
+        ("4.0 / (xi * (1.0", "2.0 / (xi * (1.0", "the multipliers of the tightened problem are underestimated"),
+    ),
+    *of(
+        "primal_dual.py",
+        "first_order driver::test_an_exact_run_continues_to_the_same_result",
+        (
+            "        view = learner.look()\n        state = rule.observe(state, view)",
+            "        state = rule.observe(state, view)\n        view = learner.look()",
+            "the dual sees the old policy",
+        ),
+        ("    k = done\n", "    k = 0\n", "a continued run counts from 0"),
+    ),
+    *of(
+        "learners/exact.py",
+        "learners first_order adaptive checkpoints",
+        ("values[1:] - self.cmdp.offsets", "values[1:] + self.cmdp.offsets", "values forget the limits"),
+        ("direction = cost + ahead + to_anchor", "direction = cost + ahead", "inner steps are not anchored"),
+        (
+            "policy, weights.radius, self.state_visits)",
+            "policy, weights.radius)",
+            "the radius holds in every state, not on average",
+        ),
+        ('"accuracy": self.accuracy,', '"accuracy": 0.0,', "checkpoints forget the accuracy"),
+        (
+            '"values_are_current": self._values_are_current',
+            '"values_are_current": False',
+            "checkpoints forget that values are known",
+        ),
+        (
+            "-float(self.learner.state_visits @ lagrangian.min(axis=1))",
+            "-float(lagrangian.min(axis=1).sum())",
+            "the greedy gain forgets the visits",
+        ),
+        ("table - mean[:, None, :]", "table", "the Fisher matrix is not centred"),
+        ("max(1.0, float(np.abs(cmdp.costs[0]).max()))", "1.0", "large costs do not raise the cap"),
+        (
+            "fixed_anchor or self.policy)",
+            "fixed_anchor or TabularPolicy.uniform(self.cmdp.states, self.cmdp.actions))",
+            "the anchor is the uniform policy",
+        ),
+    ),
+    *of(
+        "learners/tabular.py",
+        "learners",
+        ("between, visits) <= radius", "between, visits) <= 2.0 * radius", "steps end outside their radius"),
+        ("visits @ divergence / visits.sum()", "visits @ divergence", "the mean divergence is a sum"),
+        ("np.maximum(log_pi, floor)", "log_pi", "there is no floor under log-probabilities"),
+    ),
+    *of(
+        "learners/sampled.py",
+        "sampling::test_action_values_by_hand sampling::test_two_inner_steps_by_hand "
+        "sampling::test_many_samples_give_the_exact_step checkpoints estimators",
+        ("step * (q + to_anchor)", "step * q", "inner steps are not anchored"),
+        (
+            "(policy.probabilities * to_anchor)",
+            "(policy.probabilities * (log_pi - anchor))",
+            "the divergence forgets α",
+        ),
+        ("self.policy, self.values = policy, None", "self.policy = policy", "values of the old policy are kept"),
+        ('int(state["draws"]), int', "0, int", "a continued run draws the same numbers again"),
+        ('"samples": meter.samples}', '"samples": 0}', "checkpoints forget what was drawn"),
+    ),
+    *of(
+        "learners/estimators.py",
+        "estimators streams sampling::test_values_by_hand checkpoints",
+        ("self.draws += 1", "self.draws = 1", "every estimate draws the same numbers"),
+        (
+            "values[1:] -= seen * self.simulator.offsets",
+            "values[1:] -= self.simulator.offsets",
+            "truncated values pay the whole limit",
+        ),
+        ("self.draws, part)", "self.draws, 0)", "parts of a long draw repeat each other"),
+        (
+            "self.samples + rollouts * transitions_each > self.budget",
+            "rollouts * transitions_each > self.budget",
+            "the budget is for each draw",
+        ),
+        ("(pi * cost).sum(axis=1) + divergence", "(pi * cost).sum(axis=1)", "pooled values forget the divergence"),
+        ("self.first = self.first + seen", "self.first = seen", "first states are forgotten"),
+        ("values[1:] -= model.offsets", "values[1:] += model.offsets", "pooled values forget the limits"),
+        ("STARTS, self.meter.draws))", "STARTS))", "first states are drawn with the same numbers again"),
+        (
+            "self.sums + quantities.reshape(len(quantities), count, pairs.size).sum(axis=1)",
+            "self.sums + quantities.reshape(len(quantities), pairs.size, count).sum(axis=2)",
+            "quantities are added to other pairs",
+        ),
+        ('"first": self.first, ', '"first": np.zeros_like(self.first), ', "checkpoints forget the first states"),
+    ),
+    *of(
+        "learners/plans.py",
+        "estimators sampling::test_the_errors_that_theorem_3_allows_are_kept",
+        (
+            "math.ceil(math.log(CUT_OFF) / math.log(gamma))",
+            "math.floor(math.log(CUT_OFF) / math.log(gamma))",
+            "rollouts are a step too short",
+        ),
+        (
+            "np.append(0.0, (1.0 - simulator.gamma) * simulator.offsets)",
+            "np.append(0.0, simulator.offsets)",
+            "limits are not spread over the steps",
+        ),
+        (
+            "(self.high - self.low)[1:].max()",
+            "(self.high - self.low)[1:].min()",
+            "value rollouts suit the narrowest cost only",
+        ),
+        ("np.maximum(np.abs(self.low), np.abs(self.high))", "np.abs(self.high)", "costs below zero have no size"),
+    ),
+    *of(
+        "learners/neural/critics.py",
+        "neural",
+        (" + away**2 * count * n / total", "", "deviations forget that means differ"),
+        (
+            "self.theta, self.first, self.second, self.steps = kept",
+            "self.theta = kept[0]",
+            "failed fits leave Adam's moments",
+        ),
+        (".mul_(2.0 / targets.numel())", ".mul_(-2.0 / targets.numel())", "critics learn the opposite"),
+        ("vars(self.returns).update(moments)", "pass", "failed fits leave the scale of the returns"),
+        ("(1.0 - forget) * self.squares", "self.squares", "old returns do not fade"),
+    ),
+    *of(
+        "learners/neural/distributions.py",
+        "neural",
+        ("z * z - 1.0]", "z * z]", "the score of log σ is not centred"),
+        ("torch.full_like(mean, 2.0)", "torch.full_like(mean, 1.0)", "the Fisher metric of log σ is wrong"),
+        ("- 0.5).sum(dim=1)", ").sum(dim=1)", "normals diverge from themselves"),
+        ("pi * (v - (pi * v).sum(dim=1, keepdim=True))", "pi * v", "the Fisher metric of the softmax is diagonal"),
+    ),
+    *of(
+        "learners/neural/learner.py",
+        "neural streams",
+        (
+            "samples[:, 1:].mean(axis=0) - self.limits",
+            "samples[:, 1:].mean(axis=0) + self.limits",
+            "limits have the wrong sign",
+        ),
+        ("[self.seed, 1, self.iteration]", "[self.seed, 1]", "every rollout draws the same numbers"),
+        (
+            "[self.seed, 2, self.iteration]",
+            "[self.seed, 1, self.iteration]",
+            "critics are shuffled with the rollout's numbers",
+        ),
+        ("ratio - divergence + discounted(", "ratio + discounted(", "the divergence of the state itself is counted"),
+        ("_standardised(-mixed)", "_standardised(mixed)", "costs are maximised"),
+        ("weights.step * deviation", "weights.step", "a step means another size in every batch"),
+        ("returns = advantages + guess", "returns = advantages", "critics learn advantages"),
+        ('"critics_steps": critics.steps,', '"critics_steps": 0,', "checkpoints forget Adam's steps"),
+        ('"verdicts": dict(self.verdicts),', '"verdicts": {},', "checkpoints forget the verdicts"),
+    ),
+    *of(
+        "learners/neural/networks.py",
+        "neural",
+        ("z.addmm_(moved, weight.T)", "z.addmm_(moved, weight.T, alpha=0.0)", "derivatives stop at the last layer"),
+        ("else 1.0) / math.sqrt(a)", "else 1.0) / a", "weights begin too small"),
+    ),
+    *of(
+        "learners/neural/policy.py",
+        "neural",
+        ("self._centre + self._half * actions", "self._half * actions", "actions are centred at 0"),
+        (
+            "np.clip((x - self.shift) / self.scale, -CLIP, CLIP)",
+            "(x - self.shift) / self.scale",
+            "wild observations are not cut",
+        ),
+        ("mean + np.exp(log_std) * noise", "mean + log_std * noise", "noise has the wrong deviation"),
+        ('"shift": self.shift, "scale": self.scale}', '"shift": self.shift}', "files forget the scale of observations"),
+    ),
+    *of(
+        "learners/neural/rollouts.py",
+        "neural",
+        (
+            "(truncated | (t == steps - 1)) & ~terminated[t]",
+            "truncated | (t == steps - 1)",
+            "a terminal last step is bootstrapped past",
+        ),
+        (
+            'infos["final_obs"][i] if truncated[i] else observations[i]',
+            "observations[i]",
+            "a cut episode is followed by the next one's start",
+        ),
+        ("ahead[self.ended] = 0.0", "pass", "values leak from the next episode"),
+        (
+            "np.cumsum(self.ended, axis=0) - self.ended == 0",
+            "np.cumsum(self.ended, axis=0) == 0",
+            "the last step of an episode does not count",
+        ),
+        ("quantities[t, :, 0] = -rewards", "quantities[t, :, 0] = rewards", "rewards are minimised"),
+        (
+            "gamma ** np.arange(len(weight))[:, None]",
+            "gamma ** np.arange(1, len(weight) + 1)[:, None]",
+            "the first step is discounted",
+        ),
+        ("self.ended, gamma * smoothing)", "self.ended, gamma)", "the smoothing of advantages is forgotten"),
+    ),
+    *of(
+        "learners/neural/trust_region.py",
+        "neural",
+        ("math.sqrt(2.0 * radius / curvature)", "math.sqrt(radius / curvature)", "steps are too short"),
+        ("x @ (fisher(x) + damping * x)", "x @ fisher(x)", "the length of a step forgets the damping"),
+        ("divergence <= radius and gain >=", "gain >=", "steps leave their region"),
+        ("min(length, farthest)", "length", "a given length leaves the region"),
+        ("ACCEPT * size * promised > 0.0", "-math.inf", "steps that gain nothing are taken"),
+    ),
+    *of(
+        "certificates/checker.py",
+        "certificate",
+        ("abs(v_0 - bound) + errors[0]", "abs(v_0 - bound)", "the gap forgets the rounding"),
+        ("v + errors[1:]", "v", "the violation forgets the rounding"),
+        ("/ (1.0 - cmdp.gamma * cmdp.row_sums[1])", "/ 1.0", "an error in one step is not carried on"),
+        ("(residual + rounding)", "residual", "the rounding of the residual is forgotten"),
+        (
+            "np.zeros(cmdp.num_constraints), np.inf)",
+            "np.zeros(cmdp.num_constraints), 0.0)",
+            "an infeasible model has a bound",
+        ),
+        ("(excess / cmdp.tolerance_scales).max(initial=0.0)", "excess.max(initial=0.0)", "violations are not relative"),
+    ),
+    *of(
+        "certificates/certificate.py",
+        "certificate",
+        ("return self.feasible(tol) and self.gap <= tol", "return self.gap <= tol", "an unsafe policy is optimal"),
+    ),
+    *of(
+        "certificates/prover.py",
+        "certificate",
+        (
+            "minimise(cmdp, np.append(1.0, lam)).bound",
+            "minimise(cmdp, np.append(1.0, 0.0 * lam)).bound",
+            "given multipliers are not used",
+        ),
+    ),
+    *of(
+        "certificates/rollouts.py",
+        "statistics streams",
+        ("share = delta / mean.size", "share = delta", "δ is not shared by the quantities"),
+        ("(look * (look + 1) if until_decided else 1)", "1", "looks spend no δ"),
+        ("(seed, JUDGING, look)", "(seed, JUDGING, 1)", "rollouts are drawn twice"),
+        ("mean + width + rest * high", "mean + width", "the upper end forgets the truncated tail"),
+        ("mean - width + rest * low", "mean - width", "the lower end forgets the truncated tail"),
+        (" + 7.0 * span * log / (3.0 * (rollouts - 1))", "", "the width is right only for many rollouts"),
+        ("0.0) / (n - 1)", "0.0) / n", "the variance is biased"),
+        ("(high - low) * length", "high - low", "the span of a sum is that of a step"),
+        (
+            ".multinomial(rollouts, mixture.weights)",
+            ".multinomial(rollouts, [1 / len(mixture)] * len(mixture))",
+            "mixtures are judged evenly",
+        ),
+        (
+            "counts, strict=True), start=1)",
+            "counts, strict=True), start=0)",
+            "the first policy is rolled out with the numbers that drew it",
+        ),
+        ("min(total.rollouts, max_rollouts - total.rollouts)", "total.rollouts", "more is drawn than allowed"),
+        (
+            "if limit.sign > 0 else (lower[i], upper[i])",
+            "if True else (lower[i], upper[i])",
+            "AtLeast is judged at the wrong end",
+        ),
+        ("[1.0 - gamma if c.per_step else 1.0 for c", "[1.0 for c", "limits per step are judged by the sum"),
+        ("SHARE_CUT_OFF / math.sqrt(rollouts)", "SHARE_CUT_OFF", "the horizon ignores the number of rollouts"),
+    ),
+    *of(
+        "certificates/episodes.py",
+        "episodes streams",
+        ("share = (1.0 - confidence) / mean.size", "share = 1.0 - confidence", "δ is not shared by the quantities"),
+        ("[seed, 3, batch]", "[seed, 3]", "every batch repeats the same episodes"),
+        ("[seed, 3, batch]", "[seed, 1, batch]", "policies are judged by episodes they learned from"),
+        ("mean + width + rest[:, 1]", "mean + width", "the upper end forgets what follows the last step"),
+        ("table[0] = -table[0, ::-1]", "table[0] = -table[0]", "bounds of the reward are upside down"),
+        ("np.minimum(table[:, 0], 0.0)", "table[:, 0]", "episodes that end early leave their bounds"),
+        ("1.0 - share / 2.0, episodes - 1", "1.0 - share, episodes - 1", "Student's intervals are one-sided"),
+        ("samples.var(axis=0, ddof=1)", "samples.var(axis=0)", "the variance is biased"),
+        ("* length), rest", "* 1.0), rest", "the span of an episode is that of a step"),
+        (
+            "(-float(upper[0]), -float(lower[0]))",
+            "(-float(lower[0]), -float(upper[0]))",
+            "the interval of the reward is upside down",
+        ),
+        ("np.concatenate(parts)[:episodes]", "np.concatenate(parts)", "episodes are counted that were not asked for"),
+        ("(seen > table[:, 1])", "(seen > 2.0 + table[:, 1])", "costs outside their bounds pass"),
+    ),
+    *of(
+        "run/budget.py",
+        "run solve::test_iteration_limit_keeps_the_best_so_far",
+        ("iterations >= self.max_iterations", "iterations > self.max_iterations", "a run takes a step too many"),
+        ("max(0.0, self.time_limit - self.elapsed)", "self.time_limit", "time that is spent is left"),
+        ("(bool, np.bool_)) and stop", "(bool,)) and stop", "NumPy's truth does not stop a run"),
+    ),
+    *of(
+        "run/checkpoint.py",
+        "checkpoints",
+        ("if found.get(name) != self.run[name]]", "if False]", "another run is continued"),
+        ("max(SECONDS, 20.0 * (now - started))", "SECONDS", "a slow disk takes all the time"),
+        ("if resume is False and found", "if resume is False and not found", "a run is written over"),
+        ("except OSError as error:", "except KeyError as error:", "a full disk costs the run"),
+    ),
+    *of(
+        "run/choice.py",
+        "options run",
+        ("n in open_fields and n in options_of", "n in options_of", "presets replace what was given"),
+        ('"fixed" if fixed else "growing")', '"growing")', "steps of a given size grow"),
+        (
+            'type(self.rule).__name__} | rule, "options": options}',
+            'type(self.rule).__name__}, "options": options}',
+            "a rule with other fields is the same run",
+        ),
+        ("wanted |= {n: v for n, v in given.items() if n in shared and n not in own}", "pass", "settings are ignored"),
+    ),
+    *of(
+        "run/driver.py",
+        "checkpoints",
+        ('"steps": self.steps,', '"steps": 0,', "checkpoints forget the number of steps"),
+        ("self.budget.started -= self.recorder.rows[-1].time", "pass", "a continued run forgets its time"),
+        ("self.learner.restore(self._mark)\n", "pass\n", "a failed step leaves the learner in its middle"),
+        ("self.recorder.restore(_part(saved, RECORD))", "pass", "averages are forgotten"),
+        ("observer.restore(self._observers_before[-1])", "pass", "the prover forgets its bound"),
+        (
+            "found = next((verdict for verdict in verdicts if verdict is not None), None)",
+            "found = None",
+            "a proof does not end the run",
+        ),
+    ),
+    *of(
+        "run/prover.py",
+        "checkpoints run",
+        ('{"bound": self.bound, "multipliers"', '{"bound": -np.inf, "multipliers"', "checkpoints forget the bound"),
+        ('"next_check": self.next_check, ', '"next_check": 10, ', "checkpoints forget when to look next"),
+        (
+            'state | {"distance": self.closest[0]',
+            'state | {"distance": 0.0',
+            "checkpoints forget the smallest distance",
+        ),
+        ("if bound > self.bound:", "if bound < self.bound:", "the worst bound is kept"),
+        (
+            "distance <= self.tol * self.cmdp.proof_scale(certificate.objective)",
+            "distance <= np.inf",
+            "small costs are not solved",
+        ),
+        ("(not c.feasible(self.allowed_violation), max(", "(False, max(", "an unsafe policy is preferred"),
+        ("y.min(initial=0.0) >= 0.0 and y.sum() > 0.0", "False", "infeasible models are not refuted"),
+    ),
+    *of(
+        "run/recorder.py",
+        "run checkpoints first_order",
+        (
+            "self.occupancy += self.learner.occupancy",
+            "self.occupancy = self.learner.occupancy",
+            "the average is the last",
+        ),
+        ("iterate.v - self.margins", "iterate.v + self.margins", "tightened limits are recorded twice"),
+        ('self.last_weights = np.array(state["last_weights"])', "pass", "checkpoints forget the last weights"),
+        ("int(steps), float(time), int(samples))", "int(steps), float(time), 0)", "checkpoints forget the samples"),
+        (
+            "problem.violations(row.v) / problem.tolerance_scales",
+            "problem.violations(row.v)",
+            "callbacks hear absolute violations",
+        ),
+        (
+            "self.policies = [TabularPolicy.stored(table) for table in state",
+            "_ = [TabularPolicy.stored(table) for table in state",
+            "the mixture forgets its first policies",
+        ),
+        ("w[1:] / w[0], 0.0)", "w[1:], 0.0)", "weights are taken for multipliers"),
+        ("multipliers=row.multipliers.copy()", "multipliers=row.multipliers", "a callback can write into the record"),
+    ),
+    *of(
+        "run/training_recorder.py",
+        "run driver::test_callbacks_hear_the_same_of_every_learner driver::test_older_callbacks_of_training_still_work",
+        ("self._fresh = len(self.learner.updates)", "self._fresh = 1", "callbacks miss inner iterations"),
+        ("update.iteration * each", "each", "steps are not added up"),
+        ('"verdict": [str(detail.verdict)', '"verdict": ["accepted"', "checkpoints forget the verdicts"),
+    ),
+    *of(
+        "run/storage.py",
+        "run travel",
+        ("AtMost if sign > 0 else AtLeast", "AtLeast if sign > 0 else AtMost", "files swap AtMost and AtLeast"),
+        ("c.limit, bool(c.per_step)]", "c.limit, False]", "files forget limits per step"),
+        ("return tuple(_decode(item)", "return list(_decode(item)", "tuples come back as lists"),
+        (
+            'f"{name}_weights": policy.weights}',
+            'f"{name}_weights": np.full(len(policy), 1.0 / len(policy))}',
+            "files forget the weights of a mixture",
+        ),
+        ('if plain["version"] != VERSION:', "if False:", "files of another version pass"),
+    ),
+    *of(
+        "run/finish.py",
+        "run solve::test_the_papers_instance solve::test_infeasible_models_are_proved_so",
+        ("recorder.values / iterate.k)", "recorder.values)", "the average policy enters with the sum of values"),
+        (
+            "replace(outcome, policy=policy, certificate=certificate, note=note)",
+            "replace(outcome, certificate=certificate, note=note)",
+            "the policy is not the certified one",
+        ),
+        (
+            "elif solution.feasible and certificate.optimal(tol)",
+            "elif solution.feasible",
+            "the LP is believed without a proof",
+        ),
+        (
+            "if certificate.optimal(tol):\n                status",
+            "if True:\n                status",
+            "columns are believed without a proof",
+        ),
+    ),
+    *of(
+        "run/first_order.py",
+        "run theory",
+        ("tol if margins is None else 0.0", "tol", "zero violation means a little violation"),
+        (
+            '5.0 / float(spans.max() if method.scale == "largest" else spans[0])',
+            "5.0 / float(spans[0])",
+            "CRPO's steps ignore large costs",
+        ),
+        ("min(1.0, span) * (1.0 - cmdp.gamma)", "min(1.0, span)", "the entropy bonus is too large for a proof"),
+        (
+            "theorem.eta_dual, inner_steps=theorem.inner_steps)",
+            "theorem.eta_dual)",
+            "the theorem's inner steps are not taken",
+        ),
+    ),
+    *of(
+        "run/sampled.py",
+        "run sampling::test_every_transition_is_counted "
+        "sampling::test_theorem_3_keeps_its_promise "
+        "sampling::test_another_run_is_not_continued",
+        (
+            'scales.max() if choice.method.scale == "largest" else scales[0]',
+            "scales[0]",
+            "CRPO's steps ignore large costs",
+        ),
+        ("sampling.horizon or rollout_horizon", "0 or rollout_horizon", "the horizon that was asked for is ignored"),
+        ('{"seed": seed, ', "{", "a run with another seed is continued"),
+        (
+            "min(theorem.macro_steps, budget.max_iterations or theorem.macro_steps)",
+            "theorem.macro_steps",
+            "the theorem ignores max_iterations",
+        ),
+    ),
+    *of(
+        "run/zero.py",
+        "theory",
+        ("push * excess + 1e-12", "0.0 * excess + 1e-12", "limits are not tightened"),
+        ("return b / macro_steps", "return 2.0 * b / macro_steps", "limits are tightened twice as much as proved"),
+        ("if macro_steps < 2.0 * b / xi:", "if macro_steps < b / xi:", "too few steps for the theorem pass"),
+    ),
+    *of(
+        "solver.py",
+        "run checkpoints",
+        ("model.signs * (values - model.limits)", "values - model.limits", "violations of AtLeast have the wrong sign"),
+        ('fixed = {"tol": tol}', "fixed = {}", "a run with another tolerance is continued"),
+        (
+            "cmdp.costs, cmdp.offsets, cmdp.initial",
+            "cmdp.costs, cmdp.initial",
+            "a model with other limits is the same run",
+        ),
+        ("Status.INFEASIBLE if infeasible else status", "status", "an impossible limit is not reported"),
+        ("name == ZERO:\n        raise", "name == '':\n        raise", "a checkpoint is taken that is not written"),
+    ),
+    *of(
+        "training.py",
+        "run training::test_tensorboard_reads_what_was_written "
+        "training::test_the_multipliers_follow_the_rule "
+        "training::test_bad_input_is_refused_before_any_work",
+        (
+            "np.zeros(learner.limits.size) if choice.method.multipliers else None",
+            "None",
+            "training begins with the rule's multipliers",
+        ),
+        (
+            "np.maximum(values - learner.limits, 0.0)",
+            "np.maximum(learner.limits - values, 0.0)",
+            "violations have the wrong sign",
+        ),
+        (
+            "news.constraint_values[i], news.iteration",
+            "news.multipliers[i], news.iteration",
+            "TensorBoard shows multipliers as costs",
+        ),
+        ("samples=learner.environment_steps", "samples=learner.iteration", "iterations are reported as steps"),
+        ("check_count(seed,", "check_count(iterations,", "negative seeds pass"),
+    ),
+    *of(
+        "cli/common.py",
+        "cli",
+        ("in CATALOGUE and not Path(name).is_file()", "in CATALOGUE", "a file with the name of a problem is ignored"),
+        (
+            "DONE, LIMIT_REACHED, BAD_INPUT, INFEASIBLE = 0, 1, 2, 3",
+            "DONE, LIMIT_REACHED, BAD_INPUT, INFEASIBLE = 0, 1, 2, 1",
+            "infeasible ends like a limit",
+        ),
+    ),
+    *of(
+        "cli/solving.py",
+        "cli",
+        (".get(status, LIMIT_REACHED)", ".get(status, DONE)", "a run that was cut short ends like success"),
+        ("DONE if optimal else LIMIT_REACHED", "DONE", "a policy that is not optimal ends like success"),
+        ("target.samefile(model)", "False", "the model is overwritten"),
+    ),
+    *of(
+        "cli/training.py",
+        "training::test_train_and_evaluate_on_the_command_line",
+        ("DONE if proof.satisfied else LIMIT_REACHED", "DONE", "an unsafe policy ends like success"),
+        ('("steps", "gamma") if name', '("gamma",) if name', "episodes are judged over other steps than trained"),
+    ),
+    *of(
+        "cli/flags.py",
+        "cli",
+        ('numbers if "," in value else numbers[0]', "numbers", "one number becomes a list"),
+    ),
+]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,449 @@
+"""Runs: what callbacks and records hold, what ends a run, which steps are taken by default, and results in files."""
+
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+
+import cmdpkit as ck
+from cmdpkit.certificates.rollouts import SimulationCertificate
+from cmdpkit.exact.columns import ColumnSearch
+from cmdpkit.files import load_arrays, save_arrays
+from cmdpkit.learners.exact import ExactLearner
+from cmdpkit.learners.neural.learner import NeuralLearner, Update
+from cmdpkit.model import Problem
+from cmdpkit.primal_dual import Iterate, primal_dual
+from cmdpkit.rules import PMDPD, GrowingPMDPD, View, Weights
+from cmdpkit.run.budget import Budget, Snapshot
+from cmdpkit.run.choice import choose
+from cmdpkit.run.finish import _seek_neighbourhood
+from cmdpkit.run.first_order import exact_learner, with_start
+from cmdpkit.run.history import History
+from cmdpkit.run.prover import Prover
+from cmdpkit.run.recorder import ExactRecorder, Row, snapshot
+from cmdpkit.run.sampled import sampled_learner
+from cmdpkit.run.status import Status
+from cmdpkit.run.training_recorder import TrainingRecorder
+from cmdpkit.settings import Sampling, TabularSettings
+from models import two_state
+
+LIMITS = (
+    ck.AtMost(None, 10.0, name="most"),
+    ck.AtLeast(None, 0.5, name="least", per_step=True),
+    ck.AtLeast(None, 4.0, name="more"),
+)
+PROBLEM = Problem.described(states=2, actions=2, gamma=0.8, maximise=True, constraints=LIMITS)
+
+
+# -- what is told and remembered ---------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_by_hand():
+    row = Row(-7.0, np.array([2.0, 0.1, -1.0]), np.array([0.5, 0.0, 0.25]), 1, 3.5, 90)
+    news = snapshot(PROBLEM, row, iteration=4, bound=-8.0, samples=90)
+    assert (news.iteration, news.objective, news.bound, news.time, news.samples) == (4, 7.0, 8.0, 3.5, 90)
+    # 10 + 2, 0.5 − 0.1, 4 + 1;  violations 2 of 10, 0.1 of max(1, 0.5)
+    np.testing.assert_allclose(news.constraint_values, [12.0, 0.4, 5.0])
+    assert news.violation == pytest.approx(0.2)
+    news.multipliers[:] = 99.0  # a callback may write into its copy
+    np.testing.assert_array_equal(row.multipliers, [0.5, 0.0, 0.25])
+
+
+def test_a_budget_by_hand():
+    budget = Budget(max_iterations=3, time_limit=100.0)
+    assert budget.spent(2) is None
+    assert budget.spent(3) is Status.ITERATION_LIMIT
+    budget.started -= 60.0
+    assert budget.left == pytest.approx(40.0, abs=1.0)
+    budget.started -= 60.0
+    assert budget.left == 0.0
+    assert budget.spent(2) is Status.TIME_LIMIT
+    assert Budget().left is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "stops"), [(True, True), (np.True_, True), (False, False), (None, False), (1, False), ("yes", False)]
+)
+def test_only_truth_stops_a_run(answer, stops):
+    budget = Budget(watch=lambda news: answer)
+    budget.tell(Snapshot(1, 0.0, 0.0, 0.0, np.zeros(0), 0.0))
+    assert budget.interrupted is stops
+    assert (budget.spent(0) is Status.INTERRUPTED) is stops
+
+
+def test_a_record_of_tightened_limits_shows_the_limits_as_they_are():
+    """The learner sees V_i + margin; what is recorded is V_i."""
+    cmdp = two_state(gamma=0.9, limit=2.0)
+    uniform = ck.TabularPolicy.uniform(2, 2)
+    learner = ExactLearner(cmdp.tightened(0.5), uniform)
+    recorder = ExactRecorder(cmdp, learner, np.array([0.5]))
+    view = learner.look()
+    recorder.add(Iterate(1, view.objective, view.values, np.zeros(1), Weights(2.0, np.array([3.0])), 1, None), 0.0)
+    truth = ck.evaluate(cmdp, uniform)
+    np.testing.assert_allclose(recorder.history().constraint_values[0], truth.constraint_values, rtol=1e-12)
+    np.testing.assert_allclose(recorder.values[1:], truth.constraint_values - 2.0, rtol=1e-12)
+    # weights 2 and 3 are a Lagrangian with the multiplier 3/2
+    np.testing.assert_allclose(recorder.candidate_multipliers(), [[1.5], [1.5]])
+
+
+def test_averages_by_hand():
+    cmdp = two_state()
+    learner = ExactLearner(cmdp, ck.TabularPolicy.uniform(2, 2))
+    recorder = ExactRecorder(cmdp, learner)
+    for k, (v_0, v) in enumerate([(-4.0, 3.0), (-8.0, -2.0), (-9.0, -4.0)], start=1):
+        recorder.add(Iterate(k, v_0, np.array([v]), np.zeros(1), Weights(1.0, np.zeros(1)), 1, None), 0.0)
+    history = recorder.history()
+    np.testing.assert_allclose(history.objective, [4.0, 8.0, 9.0])
+    np.testing.assert_allclose(history.average_objective, [4.0, 6.0, 7.0])
+    np.testing.assert_allclose(history.average_constraint_values[:, 0], [5.0, 2.5, 1.0])
+    np.testing.assert_allclose(history.violation, [3.0, 0.0, 0.0])
+    np.testing.assert_allclose(history.average_violation, [3.0, 0.5, 0.0])
+    np.testing.assert_allclose(recorder.occupancy, 3.0 * learner.occupancy)
+
+
+# -- what ends a run ---------------------------------------------------------------------------------------------------
+
+
+def prover_of(cmdp, last, average, tol=1e-3, allowed=None):
+    """A prover whose run ended with these two policies."""
+    recorder = ExactRecorder(cmdp, ExactLearner(cmdp, ck.TabularPolicy(last)))
+    occupancy = ck.evaluate(cmdp, average)
+    recorder.occupancy[:] = occupancy.occupancy
+    values = ck.evaluate(cmdp, last)
+    v_0, v = cmdp.sense * values.objective, cmdp.signs * (values.constraint_values - cmdp.limits)
+    recorder.rows.append(Row(v_0, v, np.zeros(1), 1, 0.0))
+    recorder.values[:] = np.append(
+        cmdp.sense * occupancy.objective, cmdp.signs * (occupancy.constraint_values - cmdp.limits)
+    )
+    return Prover(cmdp, recorder, tol, tol if allowed is None else allowed, lambda: False)
+
+
+def risk(p):
+    return [[1.0 - p, p], [0.5, 0.5]]
+
+
+def test_a_safe_policy_is_preferred_to_a_better_one():
+    """The optimum takes the risk with probability 0.2439; a little more is nearly optimal, but not safe."""
+    best = 2.0 * 0.1 / (1.0 - 2.0 * 0.9 * 0.1)
+    prover = prover_of(two_state(0.9, 2.0), last=risk(best + 1e-3), average=risk(0.9 * best), allowed=0.0)
+    found = prover.conclude()
+    np.testing.assert_allclose(found.policy.probabilities, risk(0.9 * best), atol=1e-9)
+    # where both are safe enough, the better one
+    prover = prover_of(two_state(0.9, 2.0), last=risk(best + 1e-3), average=risk(0.9 * best), allowed=0.1)
+    np.testing.assert_allclose(prover.conclude().policy.probabilities, risk(best + 1e-3), atol=1e-9)
+
+
+def test_the_best_bound_is_kept():
+    """G(λ) of the two-state model at λ = 0.1 is the optimum, 10.2; at 0 and 1 it is worse."""
+    prover = prover_of(two_state(0.9, 2.0), last=risk(0.2), average=risk(0.2))
+    for lam in (1.0, 0.1, 0.0, 0.5):
+        prover._ask(np.array([lam]))
+    assert -prover.bound == pytest.approx(10.2, rel=1e-9)
+    np.testing.assert_array_equal(prover.multipliers, [0.1])
+
+
+def test_small_costs_are_proved_relative_to_their_size():
+    """Rewards of 1e-6: a gap of half of that is far below tol, and proves nothing."""
+    cmdp = ck.CMDP(np.ones((1, 2, 1)), reward=[[0.0, 1e-6]], gamma=0.0)
+    assert float(cmdp.fine_scales[0]) == pytest.approx(1e-6)
+    recorder = ExactRecorder(cmdp, ExactLearner(cmdp, ck.TabularPolicy([[0.5, 0.5]])))
+    prover = Prover(cmdp, recorder, 1e-3, 1e-3, lambda: False)
+    half = ck.certify(cmdp, [[0.5, 0.5]])
+    assert half.optimal(1e-3)
+    assert not prover._proved(half)
+    assert prover._proved(ck.certify(cmdp, [[1e-5, 1.0 - 1e-5]]))
+
+
+def test_runaway_weights_refute():
+    """V_c ≤ −1 is impossible: the weights of the constraint are a proof."""
+    cmdp = two_state(0.9, limit=-1.0)
+    prover = prover_of(cmdp, last=risk(0.1), average=risk(0.1))
+    prover.recorder.last_weights = np.array([1.0, 50.0])
+    found = prover._refute()
+    assert found.status is Status.INFEASIBLE
+    # no risk at all still misses the limit by 1
+    assert found.certificate.infeasibility_margin == pytest.approx(1.0, rel=1e-9)
+    np.testing.assert_allclose(found.certificate.infeasibility, [1.0])
+
+
+@pytest.mark.parametrize("method", ["lp", "columns"])
+def test_nothing_is_optimal_without_a_proof(method):
+    """With a tolerance of 0 no certificate can show it, because rounding is part of every gap."""
+    result = ck.solve(ck.problems.paper(), method, tol=0.0)
+    assert result.status is Status.NUMERICAL_ERROR
+    assert 0.0 < result.certificate.gap < 1e-9
+
+
+@pytest.mark.parametrize("method", ["auto", "columns", "lp"])
+def test_the_policy_of_an_infeasible_model_is_the_one_described(method):
+    """The largest of its violations is as small as any policy's, and its certificate is its own."""
+    rng = np.random.default_rng(1)
+    limits = [ck.AtMost(rng.uniform(0.5, 1.0, (4, 3)), 3.0, name=f"c{i}") for i in range(2)]
+    cmdp = ck.CMDP(rng.dirichlet(np.ones(4), (4, 3)), reward=rng.random((4, 3)), constraints=limits, gamma=0.9)
+    result = ck.solve(cmdp, method)
+    assert result.status is Status.INFEASIBLE
+    truth = ck.evaluate(cmdp, result.policy)
+    assert result.objective == pytest.approx(truth.objective)
+    np.testing.assert_allclose(result.constraint_values, truth.constraint_values)
+    assert result.violations.max() == pytest.approx(-ck.slater_margin(cmdp), rel=1e-6)
+
+
+def test_the_neighbourhood_enters_with_its_own_values():
+    """Columns that `auto` begins with: the values of PMD-PD's last and average policies, to the last digit."""
+    cmdp = ck.problems.paper()
+    search = ColumnSearch(cmdp, 1e-6)
+    _seek_neighbourhood(search, Budget())
+    assert len(search.columns) == 2
+    for policy, values in zip(search.columns, search.values, strict=True):
+        truth = ck.evaluate(cmdp, policy)
+        np.testing.assert_allclose(values, [-truth.objective, 3.0 - truth.constraint_values[0]], rtol=1e-9)
+
+
+# -- default steps -----------------------------------------------------------------------------------------------------
+
+
+def wide(reward=2.0, cost=8.0):
+    limits = [ck.AtMost([[0.0, cost]], 1.0)]
+    return ck.CMDP(np.ones((1, 2, 1)), reward=[[0.0, reward]], constraints=limits, gamma=0.5)
+
+
+def learner_of(cmdp, method, **options):
+    choice = with_start(choose(method, options, "exact", TabularSettings, cmdp.num_constraints), cmdp)
+    return exact_learner(cmdp, choice, 10, 1e-6)
+
+
+def test_default_steps_follow_the_costs_that_are_stepped_on():
+    """5 / span: of the objective, or of the largest cost where a constraint is stepped on by itself."""
+    assert learner_of(wide(), "npg-pd")[0].step == pytest.approx(5.0 / 2.0)
+    assert learner_of(wide(), "crpo")[0].step == pytest.approx(5.0 / 8.0)
+    assert learner_of(wide(reward=9.0), "crpo")[0].step == pytest.approx(5.0 / 9.0)
+    assert learner_of(wide(), "crpo", step=0.3)[0].step == 0.3
+
+
+def test_default_steps_from_samples():
+    """1 / span of what the bounds allow; limits are spread over the steps, which changes no span."""
+
+    def step(method):
+        choice = with_start(choose(method, {}, "sampled", TabularSettings, 1), wide())
+        simulator = ck.Simulator(
+            lambda *_: None, lambda *_: None, states=1, actions=2, gamma=0.5,
+            constraints=[ck.AtMost(None, 1.0)], bounds=[(0.0, 2.0), (0.0, 8.0)],
+        )  # fmt: skip
+        return sampled_learner(simulator, choice, Sampling(), None, Budget(), None)[0].step
+
+    assert step("npg-pd") == pytest.approx(1.0 / 2.0)
+    assert step("crpo") == pytest.approx(1.0 / 8.0)
+
+
+def test_the_entropy_bonus_leaves_room_for_a_proof():
+    """α log|A| / (1 − γ) ≤ tol/2."""
+    plain = ck.CMDP(np.ones((1, 2, 1)), reward=[[0.0, 3.0]], gamma=0.5)
+    learner, _ = learner_of(plain, "npg-entropy")
+    assert learner.alpha == pytest.approx(0.5e-6 * 0.5 / np.log(2.0))
+    assert learner.step == pytest.approx(1.0 / learner.alpha)
+
+
+def test_the_theorem_decides_on_inner_steps():
+    cmdp = ck.problems.paper()
+    _, choice = learner_of(cmdp, "pmd-pd", schedule="theory")
+    few, many = (choice.rule.inner_steps(np.array([lam])) for lam in (0.0, 100.0))
+    assert 1 < few < many
+
+
+class Response:
+    soft_minimum = 0.0
+    values = np.zeros(1)
+    gram = np.zeros((1, 1))
+
+
+class FarView(View):
+    def response(self, prices, step):
+        return Response()
+
+    def greedy_gain(self, multipliers):
+        return 1.0
+
+
+def test_growing_steps_by_hand():
+    """Both steps triple while the optimum is far; scales 4 and 2, γ = 0.9: steps 1/4 and 0.1·4/2² at first."""
+    view = FarView(0.0, np.array([3.0]), np.array([4.0, 2.0]), 0.9)
+    rule = GrowingPMDPD()
+    state = rule.start(view)
+    assert (state.step, state.eta_dual[0]) == (pytest.approx(0.25), pytest.approx(0.1))
+    state = rule.observe(state, view)
+    assert (state.step, state.eta_dual[0]) == (pytest.approx(0.75), pytest.approx(0.3))
+    # greedy gain 1, no multiplier, violation 3 in units of 4/2
+    assert state.distance == pytest.approx(1.0 + 0.0 + 6.0)
+    slack = FarView(0.0, np.array([-3.0]), np.array([4.0, 2.0]), 0.9)
+    assert rule.observe(state._replace(multipliers=np.array([0.5])), slack).distance == pytest.approx(1.0 + 1.5)
+    # the implicit step in which nothing responds is the explicit one, in the user's units: λ + η′ V = 0 + 0.1 · 3
+    weights, _ = rule.propose(rule.start(view), FlatView(0.0, np.array([3.0]), np.array([4.0, 2.0]), 0.9))
+    assert weights.constraints[0] == pytest.approx(0.3)
+    assert weights.step == pytest.approx(0.25)
+
+
+class FlatView(FarView):
+    """Whatever is done, the values stay: then V(π⁺) = V."""
+
+    def response(self, prices, step):
+        answer = Response()
+        answer.values = self.units * self.values
+        answer.soft_minimum = 0.0
+        return answer
+
+
+# -- learned from samples ----------------------------------------------------------------------------------------------
+
+
+def test_violations_of_a_sampled_result_have_the_users_sense():
+    """One state: action 1 always. Values 2·0.3 and 2·0.4; at most 0.5 is violated by 0.1, at least 1 by 0.2."""
+    simulator = ck.Simulator(
+        lambda s, a, rng: (s, np.stack([np.ones(s.size), np.full(s.size, 0.3), np.full(s.size, 0.4)])),
+        lambda n, rng: np.zeros(n, int), states=1, actions=1, gamma=0.5,
+        constraints=[ck.AtMost(None, 0.5, name="a"), ck.AtLeast(None, 1.0, name="b")],
+        bounds=[(0.0, 1.0), (0.0, 1.0), (0.0, 1.0)],
+    )  # fmt: skip
+    few = ck.Sampling(rollouts=1, value_rollouts=2, certificate_rollouts=50, horizon=60)
+    result = ck.solve(simulator, sampling=few, max_iterations=1)
+    np.testing.assert_allclose(result.constraint_values, [0.6, 0.8], atol=2e-2)
+    np.testing.assert_allclose(result.violations, [0.1, 0.2], atol=2e-2)
+
+
+def test_an_impossible_limit_is_reported_when_the_model_is_known():
+    few = ck.Sampling(rollouts=1, value_rollouts=5)
+    result = ck.solve(two_state(0.9, limit=-1.0), sampling=few, max_iterations=2)
+    assert result.status is Status.INFEASIBLE
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+class Two(gymnasium.Env):
+    """Five steps; action 1 earns 2 and costs 1."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        return np.zeros(1, np.float32), 2.0 * action, self.time == 5, False, {"cost": float(action)}
+
+
+SMALL = {"steps": 5, "num_envs": 40, "hidden": [4]}
+
+
+def test_a_training_result_by_hand(tmp_path):
+    """About 2.5 of 5 actions cost: a limit of 1 is violated by about 1.5, one of 4 is not."""
+    strict, loose = (ck.train(Two, limits=[limit], iterations=4, **SMALL) for limit in (1.0, 4.0))
+    assert strict.violations[0] == pytest.approx(strict.constraint_values[0] - 1.0)
+    assert strict.violations[0] == pytest.approx(1.5, abs=0.4)
+    assert loose.violations[0] == 0.0
+    for result in (strict, loose):
+        assert result.samples == 4 * 40 * 5
+        assert result.objective == pytest.approx(2.0 * result.constraint_values[0])
+        np.testing.assert_array_equal(result.history["multipliers"][0], [0.0])
+
+
+def test_training_begins_without_multipliers():
+    """λ₀ = 0 as in the paper's experiment, also where a limit is slack and the rule would begin with −η′V."""
+    result = ck.train(Two, limits=[4.0], iterations=3, eta_dual=0.5, inner_steps=1, seed=2, **SMALL)
+    learner, rule = NeuralLearner(Two, [4.0], seed=2, **SMALL), PMDPD(0.5)
+    own = rule.start(learner.look())
+    assert own.multipliers[0] > 0.1
+    for _ in zip(range(3), primal_dual(learner, rule, own._replace(multipliers=np.zeros(1))), strict=False):
+        pass
+    for (weight, bias), (our_weight, our_bias) in zip(learner.policy.layers, result.policy.layers, strict=True):
+        np.testing.assert_array_equal(our_weight, weight)
+        np.testing.assert_array_equal(our_bias, bias)
+
+
+class Rolled:
+    """What the record needs of a learner: three iterations in its last macro step."""
+
+    steps, limits, problem = 10, np.zeros(3), PROBLEM
+
+    class envs:
+        num_envs = 4
+
+    def __init__(self):
+        v, fit = np.array([2.0, 0.1, -1.0]), np.zeros(4)
+        verdicts = ("accepted", "no gradient", "line search failed")
+        self.updates = [Update(i, -7.0, v, 0.1 * i, 0.0, 1, w, fit, 0.0) for i, w in enumerate(verdicts, start=4)]
+
+
+def test_a_record_of_training_tells_every_iteration():
+    recorder = TrainingRecorder(Rolled(), Budget())
+    for lam in (0.5, 0.75):
+        recorder.add(Iterate(1, 0.0, np.zeros(3), np.full(3, lam), Weights(1.0, np.zeros(3)), 3, None), 0.0)
+    news = recorder.news()
+    assert [n.iteration for n in news] == [4, 5, 6]
+    assert [n.verdict for n in news] == ["accepted", "no gradient", "line search failed"]
+    assert [n.samples for n in news] == [4 * 40, 5 * 40, 6 * 40]
+    # rows show the multipliers with which the policy was improved, not those that followed
+    np.testing.assert_array_equal(recorder.history()["multipliers"][:, 0], [0.0] * 3 + [0.5] * 3)
+    np.testing.assert_array_equal(recorder.multipliers, [0.75] * 3)
+    again = TrainingRecorder(Rolled(), Budget())
+    again.restore(json.loads(json.dumps({n: np.asarray(v).tolist() for n, v in recorder.state().items()})))
+    again.rows[:] = recorder.rows
+    for column in recorder.history().columns:
+        np.testing.assert_array_equal(again.history()[column], recorder.history()[column], err_msg=column)
+    np.testing.assert_array_equal(again.multipliers, recorder.multipliers)
+
+
+# -- results in files --------------------------------------------------------------------------------------------------
+
+
+def a_result(**changes):
+    policies = [ck.TabularPolicy([[0.25, 0.75], [0.5, 0.5]]), ck.TabularPolicy([[1.0, 0.0], [0.0, 1.0]])]
+    proof = SimulationCertificate(
+        confidence=0.9, objective=1.5, objective_interval=(1.0, 2.0), constraint_values=np.array([1.0, 2.0, 3.0]),
+        intervals=np.arange(6.0).reshape(3, 2), verdicts=["satisfied", "violated", "undecided"],
+        more_rollouts=[0, 0, 7], rollouts=10, horizon=5, samples=50,
+    )  # fmt: skip
+    return ck.Result(
+        status=Status.SAMPLE_LIMIT, policy=policies[0], objective=1.5, constraint_values=np.array([1.0, 2.0, 3.0]),
+        violations=np.array([0.0, 0.5, 1.0]), multipliers=np.array([0.1, 0.2, 0.3]),
+        history=History({"objective": np.array([1.0, 1.5])}), iterations=2, time=0.5, method="crpo", message="words",
+        samples=50, certificate=proof, model=PROBLEM, last_policy=policies[0],
+        average_policy=ck.MixturePolicy(policies, [0.9, 0.1]), average_certificate=proof,
+    )  # fmt: skip
+
+
+def test_a_result_comes_back_field_by_field(tmp_path):
+    result = a_result()
+    result.save(tmp_path / "run.npz")
+    loaded = ck.Result.load(tmp_path / "run.npz")
+    for name in ("status", "objective", "iterations", "time", "method", "message", "samples"):
+        assert getattr(loaded, name) == getattr(result, name)
+    for name in ("constraint_values", "violations", "multipliers"):
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(result, name))
+    np.testing.assert_array_equal(loaded.history.objective, [1.0, 1.5])
+    np.testing.assert_array_equal(loaded.average_policy.weights, [0.9, 0.1])
+    for mine, other in zip(loaded.average_policy.policies, result.average_policy.policies, strict=True):
+        np.testing.assert_array_equal(mine.log_probabilities, other.log_probabilities)
+    assert loaded.certificate.objective_interval == (1.0, 2.0)
+    assert isinstance(loaded.certificate.objective_interval, tuple)
+    assert loaded.certificate.to_dict() == result.certificate.to_dict()
+    for mine, other in zip(loaded.model.constraints, LIMITS, strict=True):
+        assert type(mine) is type(other)
+        assert (mine.name, mine.limit, mine.per_step) == (other.name, other.limit, other.per_step)
+    assert (loaded.model.states, loaded.model.gamma, loaded.model.maximise) == (2, 0.8, True)
+    np.testing.assert_array_equal(loaded.model.units, PROBLEM.units)
+
+
+def test_a_result_of_another_version_is_refused(tmp_path):
+    path = tmp_path / "run.npz"
+    a_result().save(path)
+    arrays = load_arrays(path, "cmdpkit result")
+    plain = json.loads(str(arrays["plain"]))
+    for change, what in (({"version": 2}, "format version is 2"), ({"class": "TrainingResult"}, "holds a Training")):
+        content = {name: value for name, value in arrays.items() if name != "kind"}
+        save_arrays(path, "cmdpkit result", content | {"plain": np.array(json.dumps(plain | change))})
+        with pytest.raises(ValueError, match=what):
+            ck.Result.load(path)
