@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import cmdpkit as ck
+from cmdpkit.experiments.methods_page import page
 
 ROOT = Path(__file__).parent.parent
 
@@ -54,6 +55,17 @@ def test_readme_simulator_is_learned():
         exec(compile(code.replace(", progress=True", ""), "README.md", "exec"), names)
     assert "lost sales per step" in printed.getvalue()
     assert names["learned"].objective > 95.0  # ordering two pieces a day, which sells less, earns about 90
+
+
+def test_methods_page_is_what_the_registry_says():
+    """If it fails: python -m cmdpkit.experiments.methods_page docs/methods.md."""
+    written = (ROOT / "docs/methods.md").read_text()
+    assert written == page()
+    for path in (ROOT / "src/cmdpkit/rules").glob("*.py"):
+        assert (f"(../src/cmdpkit/rules/{path.name})" in written) == ("\n@register(" in path.read_text())
+    assert "| `npg` | yes | no | no | no | no |" in written
+    assert "| `growth` | `3.0` | a number greater than 1 | Factor" in written
+    assert "| `eta_dual` | – | – | `0.0005` | a positive number, or one per constraint | Dual step" in written
 
 
 def test_every_file_is_in_the_design():

@@ -5,7 +5,7 @@ Methods add options of their own (see rules/registry.py). Importing this module 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cmdpkit.options import (
@@ -37,6 +37,8 @@ def _several(value: Any, name: str, _: int | None) -> int:
 
 CONFIDENCE = Domain("a number between 0 and 1", _confidence)
 SEVERAL = Domain("a whole number of at least 2", _several, "whole")
+POLICY = replace(OBJECT, words="a policy, or an (S, A) table of probabilities")
+MULTIPLIERS = replace(OBJECT, words="one number per constraint, not negative")
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,8 @@ class TabularSettings:
     alpha: float | None = option(
         None, NONNEGATIVE, "Weight of the KL divergence to the anchor policy.  [default: 1 / step]"
     )
-    initial_policy: Any = option(None, OBJECT, "Policy to start from; uniform by default.")
-    initial_multipliers: Any = option(None, OBJECT, "Multipliers to start from; the method's own by default.")
+    initial_policy: Any = option(None, POLICY, "Policy to start from; uniform by default.")
+    initial_multipliers: Any = option(None, MULTIPLIERS, "Multipliers to start from; the method's own by default.")
 
 
 @dataclass(frozen=True)
