@@ -844,4 +844,4 @@ def test_the_arguments_after_the_transitions_have_names():
     with pytest.raises(TypeError, match="positional"):
         ck.CMDP(P, R, gamma=0.9)
     with pytest.raises(TypeError, match="gamma"):
-        ck.CMDP(P, reward=R)
+        ck.CMDP(P, reward=R)  # type: ignore[call-arg]

@@ -347,7 +347,7 @@ def test_frozen_lake_against_its_own_table():
         if s in ends:
             P[s, a, s] = 1.0
             continue
-        for probability, following, r, _ in env.unwrapped.P[s][a]:
+        for probability, following, r, _ in env.get_wrapper_attr("P")[s][a]:
             P[s, a, following] += probability
             reward[s, a] += probability * r
             falls[s, a] += probability * (following in holes)
