@@ -12,6 +12,22 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+"""Floating-point numbers of any shape. The names below are the same type and say the shape as well."""
+
+StateArray = Array
+"""(S,): one number per state."""
+
+PairTable = Array
+"""(S, A): one number per state and action."""
+
+ConstraintArray = Array
+"""(m,): one number per constraint."""
+
+CostArray = Array
+"""(m + 1,): one number per cost, the objective first."""
+
+CostTable = Array
+"""(m + 1, S·A): one row per cost, one column per state-action pair s·A + a."""
 
 ROW_SUM_TOLERANCE = 1e-8
 """Rows whose sum is farther from one than this are refused. Bounds account for what remains (see mdp.py)."""
@@ -56,7 +72,7 @@ def as_floats(values: Any, name: str) -> Array:
     return np.array(array, dtype=np.float64, order="C")  # a copy: later changes by the user cannot reach the model
 
 
-def check_table(values: Any, shape: tuple[int, int], name: str) -> Array:
+def check_table(values: Any, shape: tuple[int, int], name: str) -> PairTable:
     """An (S, A) table of finite numbers."""
     if sp.issparse(values):
         raise TypeError(f"{name} must be a dense array of shape {shape}; call .toarray() on it")
@@ -145,7 +161,7 @@ def check_rows(transitions: Any, actions: int, gamma: float) -> tuple[float, flo
     return float(sums.min()), float(sums.max())
 
 
-def check_initial(initial: Any, states: int) -> Array:
+def check_initial(initial: Any, states: int) -> StateArray:
     if initial is None:
         return freeze(np.full(states, 1.0 / states))
     if isinstance(initial, (bool, np.bool_)):
@@ -174,7 +190,7 @@ def check_initial(initial: Any, states: int) -> Array:
     return freeze(distribution)
 
 
-def check_multipliers(multipliers: Any, m: int, name: str) -> Array:
+def check_multipliers(multipliers: Any, m: int, name: str) -> ConstraintArray:
     lam = np.atleast_1d(as_floats(multipliers, name))
     if lam.shape != (m,):
         raise ValueError(f"{name} have shape {lam.shape}; the model has {m} constraints, so they need shape ({m},)")

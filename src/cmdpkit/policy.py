@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cmdpkit.checks import ROW_SUM_TOLERANCE, Array, as_floats, freeze, refreeze
+from cmdpkit.checks import ROW_SUM_TOLERANCE, Array, PairTable, as_floats, freeze, refreeze
 from cmdpkit.files import PathLike, load_arrays, save_arrays
 
 
@@ -31,8 +31,8 @@ class TabularPolicy:
     def __init__(self, probabilities: Any) -> None:
         table = normalise(check_probabilities(probabilities))
         with np.errstate(divide="ignore"):
-            self.log_probabilities: Array = freeze(np.log(table))
-        self._probabilities: Array | None = freeze(table)
+            self.log_probabilities: PairTable = freeze(np.log(table))
+        self._probabilities: PairTable | None = freeze(table)
 
     @classmethod
     def from_log(cls, log_weights: Any) -> TabularPolicy:
@@ -46,7 +46,7 @@ class TabularPolicy:
         return cls.softmax(weights)
 
     @classmethod
-    def softmax(cls, log_weights: Array) -> TabularPolicy:
+    def softmax(cls, log_weights: PairTable) -> TabularPolicy:
         """`from_log` without its checks, for inner loops."""
         policy = cls.__new__(cls)
         policy.log_probabilities = freeze(normalise_log(log_weights))
@@ -54,7 +54,7 @@ class TabularPolicy:
         return policy
 
     @classmethod
-    def from_occupancy(cls, occupancy: Array, fallback: Array) -> TabularPolicy:
+    def from_occupancy(cls, occupancy: PairTable, fallback: PairTable) -> TabularPolicy:
         """π(a|s) = d(s, a) / Σ_a d(s, a); the rows of `fallback` where a state is never visited."""
         occupancy = np.maximum(occupancy, 0.0)  # unvisited pairs may come out of a linear solve as −1e-18
         visits = occupancy.sum(axis=1, keepdims=True)
@@ -78,7 +78,7 @@ class TabularPolicy:
         return cls(np.eye(actions)[chosen])
 
     @property
-    def probabilities(self) -> Array:
+    def probabilities(self) -> PairTable:
         """π(a|s) as an (S, A) array."""
         if self._probabilities is None:
             self._probabilities = freeze(np.exp(self.log_probabilities))
@@ -173,7 +173,7 @@ class MixturePolicy:
             raise ValueError(f"a mixture of {count} policies needs as many weights that are not negative")
         if abs(table.sum() - 1.0) > ROW_SUM_TOLERANCE:
             raise ValueError(f"the weights of a mixture sum to {table.sum():.12g}, not 1")
-        self.weights: Array = freeze(table / table.sum())
+        self.weights: Array = freeze(table / table.sum())  # one per policy
 
     @property
     def states(self) -> int:
@@ -226,7 +226,7 @@ def load_policy(path: PathLike) -> TabularPolicy | MixturePolicy:
         return MixturePolicy.load(path)
 
 
-def normalise(table: Array) -> Array:
+def normalise(table: PairTable) -> PairTable:
     """Rows that sum to one exactly, as they are played; a table that already does is kept bit for bit."""
     total = table.sum(axis=1, keepdims=True)
     return table if _is_one(total) else table / total
@@ -236,14 +236,14 @@ def _is_one(total: Array) -> bool:
     return bool(np.abs(total - 1.0).max() <= 8.0 * np.finfo(float).eps)
 
 
-def normalise_log(log_weights: Array) -> Array:
+def normalise_log(log_weights: PairTable) -> PairTable:
     """log π = w − log Σ_a exp w, row by row."""
-    shifted: Array = log_weights - log_weights.max(axis=1, keepdims=True)
+    shifted: PairTable = log_weights - log_weights.max(axis=1, keepdims=True)
     shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return shifted
 
 
-def check_probabilities(probabilities: Any) -> Array:
+def check_probabilities(probabilities: Any) -> PairTable:
     table = as_floats(probabilities, "a policy's probabilities")
     if table.ndim != 2 or 0 in table.shape:
         raise ValueError(f"a policy's probabilities have shape {table.shape}; they need shape (states, actions)")

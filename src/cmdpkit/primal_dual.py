@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import ConstraintArray
 from cmdpkit.rules.base import Rule, View, Weights
 
 
@@ -43,8 +43,8 @@ class Iterate:
 
     k: int
     objective: float  # V_0(π_k), minimised
-    v: Array  # (m,) V_1..V_m at π_k, feasible when ≤ 0
-    multipliers: Array  # (m,) λ_k
+    v: ConstraintArray  # V_1..V_m at π_k, feasible when ≤ 0
+    multipliers: ConstraintArray  # λ_k
     weights: Weights  # with which π_{k−1} was improved to π_k
     inner_steps: int  # t_{k−1}, mirror steps taken for it
     state: Any  # of the rule

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import Array, ConstraintArray, PairTable, StateArray
 from cmdpkit.evaluation.backup import advantages, look_ahead
 from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.linprog import slater_margin
@@ -58,7 +58,7 @@ class ExactLearner:
         self._largest_values = cmdp.cost_sizes / (1.0 - cmdp.gamma)
         self._scales = reference_span(cmdp.spans)
         self._values: Array | None = None  # the last ones known, to start from
-        self._visits: Array | None = None
+        self._visits: StateArray | None = None
         self.move_to(policy)
 
     def move_to(self, policy: TabularPolicy) -> None:
@@ -68,7 +68,7 @@ class ExactLearner:
         self._visit(self._system.state_occupancy(self._visits, self.accuracy))
         self._values_are_current = False
 
-    def _visit(self, visits: Array) -> None:
+    def _visit(self, visits: StateArray) -> None:
         # V_i(ρ) = ⟨d_ρ, c_i⟩ / (1 − γ): one transposed solve gives the values of all costs
         self.state_visits = self._visits = visits
         self.occupancy = visits[:, None] * self.policy.probabilities
@@ -102,7 +102,7 @@ class ExactLearner:
                 break
         return steps
 
-    def _direction(self, cost: Array, anchor: Array, step: float, guess: Array | None) -> Array:
+    def _direction(self, cost: PairTable, anchor: PairTable, step: float, guess: StateArray | None) -> PairTable:
         """What log π moves against: the soft action values, or the plain gradient."""
         pi, log_pi = self.policy.probabilities, self.policy.log_probabilities
         alpha = (1.0 / step if step else 0.0) if self.alpha is None else self.alpha
@@ -168,13 +168,13 @@ class ExactView(View):
         return self.learner.advantages()
 
     @cached_property
-    def _log_pi(self) -> Array:
+    def _log_pi(self) -> PairTable:
         assert self.policy is not None
         assert self.learner is not None
         return above_floor(self.policy, self.learner.floor).log_probabilities
 
     @cached_property
-    def _logits(self) -> dict[float, Array]:
+    def _logits(self) -> dict[float, PairTable]:
         return {}  # log π − step · A_0 of the step asked for last
 
     @cached_property
@@ -182,10 +182,10 @@ class ExactView(View):
         return np.asarray(self._advantages[:, 1:] * self.units)
 
     @cached_property
-    def _scaled_values(self) -> Array:
+    def _scaled_values(self) -> ConstraintArray:
         return np.asarray(self.units * self.values)
 
-    def response(self, prices: Array, step: float) -> MirrorResponse:
+    def response(self, prices: ConstraintArray, step: float) -> MirrorResponse:
         if step not in self._logits:
             self._logits.clear()
             self._logits[step] = self._log_pi - step * self._advantages[:, 0].reshape(self._log_pi.shape)
@@ -194,7 +194,7 @@ class ExactView(View):
             self._logits[step], self._scaled, self._scaled_values, self.learner.state_visits, prices, step
         )
 
-    def greedy_gain(self, multipliers: Array) -> float:
+    def greedy_gain(self, multipliers: ConstraintArray) -> float:
         assert self.learner is not None
         lagrangian = (self._advantages @ np.append(1.0, multipliers)).reshape(self._log_pi.shape)
         # −Σ_s x(s) min_a (A_0 + Σ λ_i A_i)(s, a)
@@ -215,14 +215,22 @@ class ExactView(View):
 class MirrorResponse:
     """The policy π_u ∝ π exp(−step (A_0 + Σ u_i A_i)) as it looks under the local model. See `Response`."""
 
-    def __init__(self, logits: Array, scaled: Array, values: Array, visits: Array, prices: Array, step: float) -> None:
+    def __init__(
+        self,
+        logits: PairTable,
+        scaled: Array,  # (S·A, m)
+        values: ConstraintArray,
+        visits: StateArray,
+        prices: ConstraintArray,
+        step: float,
+    ) -> None:
         self._advantages, self._values, self._visits = scaled, values, visits
         moved = logits - step * (scaled @ prices).reshape(logits.shape)
         top = moved.max(axis=1, keepdims=True)
         pi = np.exp(moved - top)
         total = pi.sum(axis=1, keepdims=True)
         pi /= total
-        self.policy: Array = pi  # (S, A)
+        self.policy: PairTable = pi
         self.soft_minimum = float(-visits @ (top + np.log(total))[:, 0] / step)
 
     @cached_property
@@ -232,7 +240,7 @@ class MirrorResponse:
         return table, np.einsum("sa,sai->si", self.policy, table)
 
     @property
-    def values(self) -> Array:
+    def values(self) -> ConstraintArray:
         return np.asarray(self._values + self._visits @ self._means[1])
 
     @property
@@ -243,5 +251,5 @@ class MirrorResponse:
         return np.asarray(centred.T @ (occupancy * centred))
 
 
-def _within_rounding(one: Array, other: Array) -> bool:
+def _within_rounding(one: PairTable, other: PairTable) -> bool:
     return bool(np.abs(one - other).max() <= 4.0 * np.finfo(float).eps * max(1.0, np.abs(other).max()))

@@ -20,7 +20,11 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from cmdpkit.checks import (
-    Array,
+    ConstraintArray,
+    CostArray,
+    CostTable,
+    PairTable,
+    StateArray,
     check_gamma,
     check_initial,
     check_rows,
@@ -81,16 +85,17 @@ class CMDP(Problem):
         self.longest_row = longest_row(self.transitions)
         shape = (self.states, self.actions)
         self.maximise = reward is not None
-        self.objective = check_table(reward if self.maximise else cost, shape, "reward" if self.maximise else "cost")
+        kind, table = ("reward", reward) if self.maximise else ("cost", cost)
+        self.objective: PairTable = check_table(table, shape, kind)
         self.constraints = _check_constraints(constraints, shape)
-        self.initial = check_initial(initial, self.states)
+        self.initial: StateArray = check_initial(initial, self.states)
         self._set_units()
         # The paper's convention: costs (m + 1, S·A) with V_i = ⟨costs_i⟩ − offset_i
         tables = np.stack([self.objective, *(np.asarray(c.values) for c in self.constraints)])
-        self.costs: Array = freeze(self.units[:, None] * tables.reshape(self.num_constraints + 1, -1))
-        self.cost_sizes: Array = freeze(np.maximum(self.costs.max(axis=1), -self.costs.min(axis=1)))  # max |c_i|
+        self.costs: CostTable = freeze(self.units[:, None] * tables.reshape(self.num_constraints + 1, -1))
+        self.cost_sizes: CostArray = freeze(np.maximum(self.costs.max(axis=1), -self.costs.min(axis=1)))  # max |c_i|
         # max − min of each of the m + 1 costs over all (s, a): how much a single step can matter
-        self.spans: Array = freeze(np.ptp(self.costs, axis=1))
+        self.spans: CostArray = freeze(np.ptp(self.costs, axis=1))
         self._check_range()
         self._frozen = True
 
@@ -119,7 +124,7 @@ class CMDP(Problem):
         self.__dict__.update(state)
 
     @property
-    def fine_scales(self) -> Array:
+    def fine_scales(self) -> CostArray:
         """What `tol` is relative to in solvers: like the user's definition, but no coarser than the costs themselves.
 
         Costs of size 1e-6 would otherwise be solved only to the absolute accuracy `tol`.
@@ -130,7 +135,7 @@ class CMDP(Problem):
         """What `tol` is relative to in the gap of a policy with this objective."""
         return max(abs(objective), float(self.fine_scales[0]))
 
-    def tightened(self, margin: float | Array) -> CMDP:
+    def tightened(self, margin: float | ConstraintArray) -> CMDP:
         """The model of eq. cmdp_zero: every limit moved inwards by `margin`, one number or one per constraint."""
         margins = np.broadcast_to(np.asarray(margin, dtype=float), (self.num_constraints,))
         moved = [

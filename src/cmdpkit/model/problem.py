@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cmdpkit.checks import Array, freeze
+from cmdpkit.checks import Array, ConstraintArray, CostArray, freeze
 from cmdpkit.model.limits import Limit
 
 
@@ -34,12 +34,12 @@ class Problem:
 
     def _set_units(self) -> None:
         self.num_constraints = len(self.constraints)
-        self.signs: Array = freeze(np.array([c.sign for c in self.constraints], dtype=float))
-        self.limits: Array = freeze(np.array([c.limit for c in self.constraints], dtype=float))
+        self.signs: ConstraintArray = freeze(np.array([c.sign for c in self.constraints], dtype=float))
+        self.limits: ConstraintArray = freeze(np.array([c.limit for c in self.constraints], dtype=float))
         self.offsets: Array = freeze(self.signs * self.limits)
         # A limit per step bounds (1 − γ) V, so that factor goes into the cost.
         per_step = [c.sign * (1.0 - self.gamma if c.per_step else 1.0) for c in self.constraints]
-        self.units: Array = freeze(np.array([self.sense, *per_step]))
+        self.units: CostArray = freeze(np.array([self.sense, *per_step]))
 
     @property
     def names(self) -> list[str]:
@@ -54,15 +54,15 @@ class Problem:
     def user_objective(self, v_0: float) -> float:
         return self.sense * v_0 + 0.0  # + 0.0 turns −0.0 into 0.0
 
-    def user_constraint_values(self, v: Array) -> Array:
+    def user_constraint_values(self, v: ConstraintArray) -> ConstraintArray:
         """From V_i (feasible: ≤ 0) to the values that the user compares with the limits."""
         return self.signs * (v + self.offsets)
 
-    def violations(self, v: Array) -> Array:
+    def violations(self, v: ConstraintArray) -> ConstraintArray:
         return np.maximum(v, 0.0)
 
     @property
-    def tolerance_scales(self) -> Array:
+    def tolerance_scales(self) -> ConstraintArray:
         """A violation is measured relative to max(1, |limit|)."""
         return np.maximum(1.0, np.abs(self.limits))
 

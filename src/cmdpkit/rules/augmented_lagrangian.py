@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import ConstraintArray
 from cmdpkit.options import POSITIVE_EACH, option
 from cmdpkit.rules.base import State, View, Weights
 from cmdpkit.rules.registry import register
@@ -21,8 +21,8 @@ class AugmentedLagrangian:
     step η′ that is smaller than the penalty ρ.
     """
 
-    penalty: float | Array | None = option(None, POSITIVE_EACH, "Weight of the quadratic penalty.")
-    eta_dual: float | Array | None = option(
+    penalty: float | ConstraintArray | None = option(None, POSITIVE_EACH, "Weight of the quadratic penalty.")
+    eta_dual: float | ConstraintArray | None = option(
         None, POSITIVE_EACH, "Dual step; the scale of the model decides by default."
     )
 

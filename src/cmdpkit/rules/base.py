@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import Array, ConstraintArray, CostArray
 
 
 class Weights(NamedTuple):
@@ -21,7 +21,7 @@ class Weights(NamedTuple):
     """
 
     objective: float
-    constraints: Array  # (m,)
+    constraints: ConstraintArray
     inner_steps: int | None = None  # t_k: mirror steps, all anchored at the policy before the first
     step: float | None = None  # π is multiplied by exp(−step · Q̃) in each of them
     radius: float | None = None  # and moves no farther than this mean KL divergence
@@ -31,7 +31,7 @@ class Weights(NamedTuple):
 class State(NamedTuple):
     """What a rule remembers between two steps. Rules with more to remember have a NamedTuple of their own."""
 
-    multipliers: Array  # (m,) λ_k
+    multipliers: ConstraintArray  # λ_k
 
 
 class Response(Protocol):
@@ -46,8 +46,8 @@ class Response(Protocol):
         """−(1/step) Σ_s x(s) log Σ_a π(a|s) exp(−step (A_0 + Σ u_i A_i)(s, a))."""
 
     @property
-    def values(self) -> Array:
-        """(m,) predicted V_1..V_m: the derivative of Σ u_i V_i plus the soft minimum."""
+    def values(self) -> ConstraintArray:
+        """Predicted V_1..V_m: the derivative of Σ u_i V_i plus the soft minimum."""
 
     @property
     def gram(self) -> Array:
@@ -69,34 +69,34 @@ class View:
     """
 
     objective: float  # V_0, minimised
-    values: Array  # (m,) V_1..V_m; feasible when ≤ 0
-    scales: Array | None = None  # (m + 1,) how much a single step can matter in each cost, where it is known
+    values: ConstraintArray  # V_1..V_m; feasible when ≤ 0
+    scales: CostArray | None = None  # how much a single step can matter in each cost, where it is known
     gamma: float = 0.0
 
     @property
-    def known_scales(self) -> Array:
+    def known_scales(self) -> CostArray:
         """The scales, or `UnknownScale`."""
         if self.scales is None:
             raise UnknownScale
         return self.scales
 
     @property
-    def units(self) -> Array:
-        """(m,) scales_0 / scales_i: the natural unit of each multiplier."""
+    def units(self) -> ConstraintArray:
+        """scales_0 / scales_i: the natural unit of each multiplier."""
         scales = self.known_scales
         return np.asarray(scales[0] / scales[1:])
 
-    def dual_step(self, factor: float) -> Array:
-        """(m,) dual steps: `factor` 1 moves λ_i by its unit where V_i is as large as it can be."""
+    def dual_step(self, factor: float) -> ConstraintArray:
+        """Dual steps: `factor` 1 moves λ_i by its unit where V_i is as large as it can be."""
         scales = self.known_scales
         # factor · (1 − γ) span(c_0) / span(c_i)²
         return np.asarray(factor * (1.0 - self.gamma) * (scales[0] / scales[1:]) / scales[1:])
 
-    def response(self, prices: Array, step: float) -> Response:
+    def response(self, prices: ConstraintArray, step: float) -> Response:
         """The predicted response to a mirror step of size `step` with these prices."""
         raise NotImplementedError(f"{type(self).__name__} cannot predict the response to a step")
 
-    def greedy_gain(self, multipliers: Array) -> float:
+    def greedy_gain(self, multipliers: ConstraintArray) -> float:
         """How much a greedy step would gain in the Lagrangian, under the local model; 0 at the optimum."""
         raise NotImplementedError(f"{type(self).__name__} cannot predict the gain of a greedy step")
 
@@ -118,7 +118,7 @@ class Rule(Protocol):
         """The state after the improvement; `view` shows the new policy."""
 
 
-def with_multipliers(state: Any, multipliers: Array) -> Any:
+def with_multipliers(state: Any, multipliers: ConstraintArray) -> Any:
     """The same state with other multipliers."""
     if is_dataclass(state) and not isinstance(state, type):
         return replace(state, multipliers=multipliers)

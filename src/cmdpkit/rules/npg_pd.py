@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import ConstraintArray
 from cmdpkit.options import CAP, POSITIVE_EACH, option
 from cmdpkit.rules.base import View, Weights
 from cmdpkit.rules.registry import register
@@ -16,10 +16,10 @@ from cmdpkit.rules.registry import register
 class State(NamedTuple):
     """λ_k, the steps in use, and the values of the policy before the improvement."""
 
-    multipliers: Array
-    eta_dual: Array
+    multipliers: ConstraintArray
+    eta_dual: ConstraintArray
     dual_cap: float
-    before: Array
+    before: ConstraintArray
 
 
 @register("npg-pd", neural={"eta_dual": 5e-4})
@@ -27,7 +27,7 @@ class State(NamedTuple):
 class NPGPD:
     """Natural policy gradient primal-dual: projected dual ascent on [0, dual_cap]."""
 
-    eta_dual: float | Array | None = option(
+    eta_dual: float | ConstraintArray | None = option(
         None, POSITIVE_EACH, "Dual step; the scale of the model decides by default."
     )
     dual_cap: float | None = option(

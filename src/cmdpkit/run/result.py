@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from cmdpkit.certificates.certificate import Certificate, finite
-from cmdpkit.checks import Array
+from cmdpkit.checks import ConstraintArray
 from cmdpkit.files import PathLike, write_json
 from cmdpkit.model import Problem
 from cmdpkit.run.history import History
@@ -35,9 +35,9 @@ class RunResult:
     status: Status
     policy: Any
     objective: float
-    constraint_values: Array
-    violations: Array
-    multipliers: Array
+    constraint_values: ConstraintArray
+    violations: ConstraintArray
+    multipliers: ConstraintArray
     history: History = field(repr=False)
     iterations: int
     time: float
@@ -140,7 +140,7 @@ class TrainingResult(RunResult):
     """
 
     verdicts: dict[str, int]
-    limits: Array
+    limits: ConstraintArray
     measure: str
     folder: Path | None = None
 
@@ -149,7 +149,7 @@ class TrainingResult(RunResult):
         """Steps of the environment: another name of `samples`."""
         return int(self.samples or 0)
 
-    def recent(self, rows: int = RECENT) -> tuple[float, Array]:
+    def recent(self, rows: int = RECENT) -> tuple[float, ConstraintArray]:
         """Reward and costs in the mean over the last iterations."""
         return recent(self.history, rows)
 
@@ -193,13 +193,13 @@ class TrainingFailed(RuntimeError):
         return type(self), (str(self), self.result)
 
 
-def recent(history: History, rows: int = RECENT) -> tuple[float, Array]:
+def recent(history: History, rows: int = RECENT) -> tuple[float, ConstraintArray]:
     """Objective and constraint values in the mean over the last rows of a training run."""
     return float(history["objective"][-rows:].mean()), history["constraint_values"][-rows:].mean(axis=0)
 
 
 def describe_constraints(
-    problem: Problem, values: Array, violations: Array, multipliers: Array
+    problem: Problem, values: ConstraintArray, violations: ConstraintArray, multipliers: ConstraintArray
 ) -> list[dict[str, Any]]:
     """Every limit with the policy's value, as plain data for JSON."""
     return [
