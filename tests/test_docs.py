@@ -5,6 +5,7 @@ import io
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,6 +56,29 @@ def test_readme_simulator_is_learned():
         exec(compile(code.replace(", progress=True", ""), "README.md", "exec"), names)
     assert "lost sales per step" in printed.getvalue()
     assert names["learned"].objective > 95.0  # ordering two pieces a day, which sells less, earns about 90
+
+
+def contributing():
+    return re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+
+
+def test_contributing_quotes_the_pid_rule():
+    """Between the rule of one's own and its test, every line is one of the file that is explained."""
+    source = (ROOT / "src/cmdpkit/rules/pid_lagrangian.py").read_text()
+    lines = [line for code in contributing()[1:-1] for line in code.splitlines()]
+    assert len(lines) >= 15
+    assert set(lines) <= set(source.splitlines())
+
+
+def test_contributing_examples_run():
+    names: dict[str, Any] = {}
+    exec(compile(contributing()[0], "CONTRIBUTING.md", "exec"), names)
+    assert names["result"].method == names["trained"].method == "DualAscent"
+    assert names["result"].certificate.gap < 0.05
+    assert names["trained"].iterations == 4
+    names["PIDLagrangian"] = ck.rules.PIDLagrangian
+    exec(compile(contributing()[-1], "CONTRIBUTING.md", "exec"), names)
+    names["test_pid_lagrangian_first_step"]()
 
 
 def test_methods_page_is_what_the_registry_says():
