@@ -676,7 +676,7 @@ REFUSALS = {
     # -- probabilities
     "negative": (
         {"transitions": changed(P, (1, 0, 2), -0.25)},
-        "moving from state 1 by action 0 to state 2 is -0.25 (1 such entries)",
+        "moving from state 1 by action 0 to state 2 is -0.25 (1 such entry)",
         FINITE,
     ),
     "negative in a row that sums to one": (
@@ -690,7 +690,7 @@ REFUSALS = {
     **{
         f"{value} in {kind.__name__}": (
             {"transitions": kind(changed(HOLE.toarray(), (5, 0), value))},
-            f"from state 2 by action 1 to state 0 is {value} (1 such entries)",
+            f"from state 2 by action 1 to state 0 is {value} (1 such entry)",
             FINITE,
         )
         for kind in (sp.csr_array, sp.csc_array, sp.coo_array)
@@ -736,7 +736,7 @@ REFUSALS = {
     "object constraint": (at_most(None), TypeError, "constraint 'power' must hold real numbers, not dtype object"),
     "complex initial": ({"initial": RHO + 0j}, TypeError, "initial must hold real numbers, not dtype complex128"),
     # -- the objective
-    "reward and cost": ({"cost": C}, EXACTLY_ONE, "both was given"),
+    "reward and cost": ({"cost": C}, EXACTLY_ONE, "both were given"),
     "neither reward nor cost": ({"reward": None}, EXACTLY_ONE, "neither was given"),
     "reward is a vector": ({"reward": np.ones(3)}, "reward has shape (3,)", FITS),
     "reward transposed": ({"reward": R.T}, "reward has shape (2, 3)", FITS),
@@ -745,8 +745,8 @@ REFUSALS = {
     "reward is ragged": ({"reward": [[1.0], [1.0, 2.0], [0.0, 0.0]]}, "reward is not a rectangular array"),
     "reward is sparse": ({"reward": sp.csr_array(R)}, TypeError, "reward must be a dense array", "call .toarray()"),
     "cost of wrong shape": ({"reward": None, "cost": np.ones((3, 3))}, "cost has shape (3, 3)", FITS),
-    "reward is nan": ({"reward": changed(R, (1, 0), np.nan)}, "reward[1, 0] is nan (1 such entries); every entry must"),
-    "reward is inf": ({"reward": changed(R, (2, 1), np.inf)}, "reward[2, 1] is inf (1 such entries)"),
+    "reward is nan": ({"reward": changed(R, (1, 0), np.nan)}, "reward[1, 0] is nan (1 such entry); every entry must"),
+    "reward is inf": ({"reward": changed(R, (2, 1), np.inf)}, "reward[2, 1] is inf (1 such entry)"),
     "cost is -inf": (
         {"reward": None, "cost": changed(C, (slice(1, 3), 1), -np.inf)},
         "cost[1, 1] is -inf (2 such entries)",
@@ -799,8 +799,8 @@ REFUSALS = {
     "an array for constraints": ({"constraints": C}, TypeError, "constraint 0 is a ndarray; use cmdpkit.AtMost"),
     "constraint shape": (at_most(np.ones((2, 3))), "constraint 'power' has shape (2, 3)", FITS),
     "constraint without a name": ({"constraints": [ck.AtMost(np.ones(3), 1.0)]}, "constraint 'constraint 1' has shape"),
-    "constraint nan": (at_most(changed(C, (2, 0), np.nan)), "constraint 'power'[2, 0] is nan (1 such entries)"),
-    "constraint inf": (at_most(changed(C, (0, 1), -np.inf)), "constraint 'power'[0, 1] is -inf (1 such entries)"),
+    "constraint nan": (at_most(changed(C, (2, 0), np.nan)), "constraint 'power'[2, 0] is nan (1 such entry)"),
+    "constraint inf": (at_most(changed(C, (0, 1), -np.inf)), "constraint 'power'[0, 1] is -inf (1 such entry)"),
     "constraint sparse": (at_most(sp.csr_array(C)), TypeError, "constraint 'power' must be a dense", "call .toarray()"),
     "limit nan": (at_most(limit=np.nan), "the limit of constraint 'power' must be finite, not nan"),
     "limit inf": (at_most(limit=np.inf), "the limit of constraint 'power' must be finite, not inf"),

@@ -1,4 +1,4 @@
-"""The door: every wrong input is refused here, with what is wrong, where it is, and how to fix it."""
+"""Input validation: an error says what is wrong, where it is, and how to fix it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CostTable = Array
 """(m + 1, S·A): one row per cost, one column per state-action pair s·A + a."""
 
 ROW_SUM_TOLERANCE = 1e-8
-"""Rows whose sum is farther from one than this are refused. Bounds account for what remains (see mdp.py)."""
+"""Rows whose sum differs from one by more than this are rejected. Bounds account for smaller differences."""
 
 
 def freeze(array: Array) -> Array:
@@ -39,7 +39,7 @@ def freeze(array: Array) -> Array:
 
 
 def check_number(value: Any, name: str) -> float:
-    """A finite real number as a float; anything else is refused by name."""
+    """Return a finite real number as a float; otherwise raise an error that names the argument."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
@@ -68,8 +68,8 @@ def as_floats(values: Any, name: str) -> Array:
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must hold real numbers, not dtype {array.dtype}")
     if np.ma.isMaskedArray(values):
-        raise TypeError(f"{name} is a masked array; fill its gaps first, as in {name}.filled(0.0)")
-    return np.array(array, dtype=np.float64, order="C")  # a copy: later changes by the user cannot reach the model
+        raise TypeError(f"{name} is a masked array; fill the masked entries first, as in {name}.filled(0.0)")
+    return np.array(array, dtype=np.float64, order="C")  # a copy: later changes by the user do not affect the model
 
 
 def check_table(values: Any, shape: tuple[int, int], name: str) -> PairTable:
@@ -85,8 +85,13 @@ def check_table(values: Any, shape: tuple[int, int], name: str) -> PairTable:
     bad = ~np.isfinite(table)
     if bad.any():
         s, a = np.argwhere(bad)[0]
-        raise ValueError(f"{name}[{s}, {a}] is {table[s, a]} ({bad.sum()} such entries); every entry must be finite")
+        raise ValueError(f"{name}[{s}, {a}] is {table[s, a]} ({_such_entries(bad)}); every entry must be finite")
     return freeze(table)
+
+
+def _such_entries(bad: Any) -> str:
+    count = int(bad.sum())
+    return f"{count} such {'entry' if count == 1 else 'entries'}"
 
 
 def check_transitions(transitions: Any) -> tuple[Any, int, int]:
@@ -108,15 +113,15 @@ def check_transitions(transitions: Any) -> tuple[Any, int, int]:
     array = as_floats(transitions, "transitions")
     if array.ndim != 3 or array.shape[0] != array.shape[2] or 0 in array.shape:
         raise ValueError(
-            f"transitions have shape {array.shape}; they need shape (S, A, S), or be a scipy.sparse matrix of "
-            "(S·A, S); from (A, S, S) use np.swapaxes(P, 0, 1)"
+            f"transitions have shape {array.shape}; they need shape (S, A, S), or must be a scipy.sparse matrix of "
+            "shape (S·A, S); from (A, S, S) use np.swapaxes(P, 0, 1)"
         )
     states, actions, _ = array.shape
     return freeze(array.reshape(states * actions, states)), states, actions
 
 
 def _with_short_indices(matrix: Any) -> Any:
-    """Indices of 32 bits where they fit: sweeps over the model are bound by memory."""
+    """Use 32-bit indices where they fit: sweeps over the model are limited by memory bandwidth."""
     if max(matrix.nnz, *matrix.shape) <= np.iinfo(np.int32).max:
         matrix.indices, matrix.indptr = (part.astype(np.int32, copy=False) for part in (matrix.indices, matrix.indptr))
     return matrix
@@ -128,7 +133,7 @@ def longest_row(matrix: Any) -> int:
 
 
 def check_rows(transitions: Any, actions: int, gamma: float) -> tuple[float, float]:
-    """Probabilities are finite, not negative, and sum to one in every row. Returns the extreme sums."""
+    """Check that every row is a probability distribution; return the smallest and the largest row sum."""
     entries = transitions.data if sp.issparse(transitions) else transitions
     bad = ~np.isfinite(entries) | (entries < 0.0)
     if bad.any():
@@ -144,7 +149,7 @@ def check_rows(transitions: Any, actions: int, gamma: float) -> tuple[float, flo
             value = entries[row, column]
         raise ValueError(
             f"the probability of moving from state {row // actions} by action {row % actions} to state {column} is "
-            f"{value} ({bad.sum()} such entries); probabilities must be finite and not negative"
+            f"{value} ({_such_entries(bad)}); probabilities must be finite and not negative"
         )
     sums = np.asarray(transitions.sum(axis=1)).ravel()
     off = np.abs(sums - 1.0)
@@ -165,7 +170,7 @@ def check_initial(initial: Any, states: int) -> StateArray:
     if initial is None:
         return freeze(np.full(states, 1.0 / states))
     if isinstance(initial, (bool, np.bool_)):
-        raise TypeError("initial must be a state index or a distribution, not a truth value")
+        raise TypeError("initial must be a state index or a distribution, not a bool")
     if isinstance(initial, numbers.Integral) or (isinstance(initial, np.ndarray) and initial.ndim == 0):
         if not isinstance(initial, numbers.Integral) and initial.dtype.kind not in "iu":
             raise TypeError(f"initial must be a state index or a distribution, not {initial!r}")
@@ -221,7 +226,7 @@ def check_confidence(value: Any, name: str = "confidence") -> float:
 
 
 def check_count(value: Any, name: str, least: int) -> int:
-    """A whole number of at least `least`; anything else is refused by name."""
+    """Return an integer of at least `least`; otherwise raise an error that names the argument."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be a whole number, not {value!r}")
     if value < least:
@@ -230,7 +235,7 @@ def check_count(value: Any, name: str, least: int) -> int:
 
 
 def refreeze(value: Any) -> Any:
-    """Make the arrays in an object read-only again: copying and unpickling forget it."""
+    """Make the arrays in an object read-only again; copying and unpickling make them writeable."""
     if isinstance(value, np.ndarray):
         value.flags.writeable = False
     elif sp.issparse(value):
@@ -243,7 +248,7 @@ def refreeze(value: Any) -> Any:
 
 
 def digest(*arrays: Any) -> str:
-    """A short fingerprint of arrays: the same only for the same numbers."""
+    """A short hash of arrays: equal only for equal numbers."""
     code = hashlib.sha256()
     for array in arrays:
         table = np.ascontiguousarray(array)

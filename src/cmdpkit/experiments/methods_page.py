@@ -22,7 +22,7 @@ INTRODUCTION = f"""\
 
 Written by `python -m cmdpkit.experiments.methods_page docs/methods.md` from the declarations in `src/cmdpkit/rules/`
 and `src/cmdpkit/settings.py`. The keyword arguments of `solve` and `train`, their validation and the command-line flags
-(`eta_dual` is `--eta-dual`) come from the same declarations. A default of {OPEN} is chosen by the method, as the last
+(`eta_dual` is `--eta-dual`) come from the same declarations. A default of {OPEN} is set by the method, as the last
 column says.
 
 `solve` has three more methods, which run to the optimum and take no options: `"auto"` (the default), `"columns"` and

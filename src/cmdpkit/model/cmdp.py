@@ -1,7 +1,7 @@
-"""The model: a constrained Markov decision process, validated at the door and frozen after it.
+"""The model: a constrained Markov decision process, validated when it is created and immutable afterwards.
 
-Users state rewards to maximise or costs to minimise, and limits of either sense. Everything inside the
-package sees one convention, that of the paper (eq. cmdp):
+Users state rewards to maximise or costs to minimise, and limits of either sense. Inside the package there is one sign
+convention, that of the paper (eq. cmdp):
 
     minimise V_0(π)  subject to  V_i(π) ≤ 0,  i = 1..m
 
@@ -39,7 +39,7 @@ from cmdpkit.model.limits import AtLeast, AtMost, Limit, check_limits
 from cmdpkit.model.problem import Problem
 
 LARGEST_VALUE = 1e150
-"""No value may be larger: products of two of them must not overflow."""
+"""Largest value allowed: the product of two values must not overflow."""
 
 
 class CMDP(Problem):
@@ -47,11 +47,11 @@ class CMDP(Problem):
 
     Args:
         transitions: P(s' | s, a), as an (S, A, S) array or as a scipy.sparse (S·A, S) matrix with row s·A + a.
-        reward: (S, A) array to maximise the discounted sum of; or
-        cost: (S, A) array to minimise the discounted sum of. Give exactly one of the two.
+        reward: (S, A) array whose discounted sum is maximised; or
+        cost: (S, A) array whose discounted sum is minimised. Give exactly one of the two.
         constraints: any number of `AtMost` and `AtLeast`.
         gamma: the discount factor, in [0, 1).
-        initial: distribution of the first state (S,), or the index of the first state; uniform by default.
+        initial: distribution of the initial state (S,), or the index of a state; uniform by default.
 
     Example:
         Work pays 1 but wears the machine; at most 2 units of wear are allowed (discounted).
@@ -77,8 +77,8 @@ class CMDP(Problem):
         initial: Any = None,
     ) -> None:
         if (reward is None) == (cost is None):
-            given = "both" if reward is not None else "neither"
-            raise ValueError(f"exactly one of reward (maximised) and cost (minimised) is needed; {given} was given")
+            given = "both were" if reward is not None else "neither was"
+            raise ValueError(f"exactly one of reward (maximised) and cost (minimised) is needed; {given} given")
         self.gamma = check_gamma(gamma)
         self.transitions, self.states, self.actions = check_transitions(transitions)
         self.row_sums = check_rows(self.transitions, self.actions, self.gamma)
@@ -90,7 +90,7 @@ class CMDP(Problem):
         self.constraints = _check_constraints(constraints, shape)
         self.initial: StateArray = check_initial(initial, self.states)
         self._set_units()
-        # The paper's convention: costs (m + 1, S·A) with V_i = ⟨costs_i⟩ − offset_i
+        # Internal sign convention: costs (m + 1, S·A) with V_i = ⟨costs_i⟩ − offset_i
         tables = np.stack([self.objective, *(np.asarray(c.values) for c in self.constraints)])
         self.costs: CostTable = freeze(self.units[:, None] * tables.reshape(self.num_constraints + 1, -1))
         self.cost_sizes: CostArray = freeze(np.maximum(self.costs.max(axis=1), -self.costs.min(axis=1)))  # max |c_i|
@@ -100,7 +100,7 @@ class CMDP(Problem):
         self._frozen = True
 
     def _check_range(self) -> None:
-        """Values and their squares must fit into a floating-point number."""
+        """Check that values and their squares do not overflow."""
         sizes = np.append(
             self.cost_sizes.max() / LARGEST_VALUE / (1.0 - self.gamma), np.abs(self.limits) / LARGEST_VALUE
         )
@@ -109,7 +109,7 @@ class CMDP(Problem):
 
     def __setattr__(self, name: str, value: object) -> None:
         if getattr(self, "_frozen", False):
-            raise AttributeError(f"a CMDP is frozen; make a new one instead of setting {name!r}")
+            raise AttributeError(f"a CMDP is frozen; create a new one instead of setting {name!r}")
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -125,14 +125,14 @@ class CMDP(Problem):
 
     @property
     def fine_scales(self) -> CostArray:
-        """What `tol` is relative to in solvers: like the user's definition, but no coarser than the costs themselves.
+        """(m + 1,) what `tol` is relative to in solvers: as the user's definition, but no coarser than the costs.
 
         Costs of size 1e-6 would otherwise be solved only to the absolute accuracy `tol`.
         """
         return np.minimum(1.0, self.spans).clip(min=np.append(0.0, np.abs(self.limits)))
 
     def proof_scale(self, objective: float) -> float:
-        """What `tol` is relative to in the gap of a policy with this objective."""
+        """What `tol` is relative to in the gap of a policy with the given objective."""
         return max(abs(objective), float(self.fine_scales[0]))
 
     def tightened(self, margin: float | ConstraintArray) -> CMDP:
@@ -150,7 +150,7 @@ class CMDP(Problem):
     # -- files --------------------------------------------------------------------------------------------------
 
     def save(self, path: PathLike) -> None:
-        """Write the model to an `.npz` file (no pickle), whole or not at all."""
+        """Write the model to an `.npz` file, atomically and without pickle."""
         arrays: dict[str, Any] = {
             "version": np.array(1),
             "gamma": np.array(self.gamma),
@@ -172,7 +172,7 @@ class CMDP(Problem):
 
     @classmethod
     def load(cls, path: PathLike) -> CMDP:
-        """Read a model written by `save`; every check of the constructor is made again."""
+        """Read a model written by `save`, with all checks of the constructor."""
         arrays = load_arrays(path, "cmdpkit model")
         try:
             return cls._from_arrays(arrays)
@@ -214,7 +214,7 @@ def check_model(cmdp: Any) -> None:
 
 
 def _check_constraints(constraints: Any, shape: tuple[int, int]) -> tuple[Limit, ...]:
-    """Limits with a table of values each."""
+    """Check the limits and their tables of values."""
     return tuple(
         replace(limit, values=check_table(limit.values, shape, f"constraint {limit.name!r}"))
         for limit in check_limits(constraints)

@@ -1,4 +1,4 @@
-"""What a model and a simulator have in common: sizes, the sense of the objective, the limits, and their units."""
+"""What models and simulators have in common: sizes, the sense of the objective, the limits, and their units."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from cmdpkit.model.limits import Limit
 
 
 class Problem:
-    """What a model and a simulator have in common: sizes, the sense of the objective, and the limits.
+    """What models and simulators have in common: sizes, the sense of the objective, and the limits.
 
-    `units` (m + 1,) turn the user's quantities into costs of the internal sign, c_i = units_i · quantity_i: the sign
-    of the objective or limit, times 1 − γ for a limit per step. `offsets` (m,) are what V_i is measured from.
+    `units` (m + 1,) convert the user's quantities to costs in the internal sign convention, c_i = units_i · quantity_i:
+    the sign of the objective or limit, times 1 − γ for a limit per step. V_i is measured relative to `offsets` (m,).
     """
 
     states: int
@@ -25,7 +25,7 @@ class Problem:
     def described(
         cls, *, states: int, actions: int, gamma: float, maximise: bool, constraints: tuple[Limit, ...]
     ) -> Problem:
-        """A problem of which only this is known: neither a model nor a simulator."""
+        """A problem of which only sizes and limits are known."""
         problem = Problem()
         problem.states, problem.actions, problem.gamma = states, actions, gamma
         problem.maximise, problem.constraints = maximise, constraints
@@ -37,7 +37,7 @@ class Problem:
         self.signs: ConstraintArray = freeze(np.array([c.sign for c in self.constraints], dtype=float))
         self.limits: ConstraintArray = freeze(np.array([c.limit for c in self.constraints], dtype=float))
         self.offsets: Array = freeze(self.signs * self.limits)
-        # A limit per step bounds (1 − γ) V, so that factor goes into the cost.
+        # A limit per step bounds (1 − γ) V; that factor is included in the cost.
         per_step = [c.sign * (1.0 - self.gamma if c.per_step else 1.0) for c in self.constraints]
         self.units: CostArray = freeze(np.array([self.sense, *per_step]))
 
@@ -55,7 +55,7 @@ class Problem:
         return self.sense * v_0 + 0.0  # + 0.0 turns −0.0 into 0.0
 
     def user_constraint_values(self, v: ConstraintArray) -> ConstraintArray:
-        """From V_i (feasible: ≤ 0) to the values that the user compares with the limits."""
+        """Convert V_i (feasible: ≤ 0) to values that compare with the user's limits."""
         return self.signs * (v + self.offsets)
 
     def violations(self, v: ConstraintArray) -> ConstraintArray:

@@ -14,7 +14,7 @@ from cmdpkit.rules.registry import register
 
 
 class State(NamedTuple):
-    """λ_k, the steps in use, and the values of the policy before the improvement."""
+    """λ_k, the dual step and cap in use, and the values of the policy before the improvement."""
 
     multipliers: ConstraintArray
     eta_dual: ConstraintArray
@@ -28,10 +28,10 @@ class NPGPD:
     """Natural policy gradient primal-dual: projected dual ascent on [0, dual_cap]."""
 
     eta_dual: float | ConstraintArray | None = option(
-        None, POSITIVE_EACH, "Dual step; the scale of the model decides by default."
+        None, POSITIVE_EACH, "Dual step; the default follows the model's scale."
     )
     dual_cap: float | None = option(
-        None, CAP, "Largest multiplier; by default 2 / ((1 - gamma) xi) where the Slater margin xi is known."
+        None, CAP, "Largest multiplier; by default 2 / ((1 - gamma) xi) if the Slater margin xi is known."
     )
 
     def start(self, view: View) -> State:

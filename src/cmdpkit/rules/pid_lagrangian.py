@@ -26,16 +26,22 @@ class State(NamedTuple):
 class PIDLagrangian:
     """The multiplier reacts to the violation, its sum and its increase, all measured at the new policy."""
 
-    kp: float | ConstraintArray | None = option(None, NONNEGATIVE_EACH, "Gain of the violation itself.")
-    ki: float | ConstraintArray | None = option(None, NONNEGATIVE_EACH, "Gain of the sum of the violations.")
-    kd: float | ConstraintArray | None = option(None, NONNEGATIVE_EACH, "Gain of the increase of the violation.")
+    kp: float | ConstraintArray | None = option(
+        None, NONNEGATIVE_EACH, "Proportional gain; the default follows the model's scale."
+    )
+    ki: float | ConstraintArray | None = option(
+        None, NONNEGATIVE_EACH, "Integral gain; the default follows the model's scale."
+    )
+    kd: float | ConstraintArray | None = option(
+        None, NONNEGATIVE_EACH, "Derivative gain; the default follows the model's scale."
+    )
 
     def start(self, view: View) -> State:
         return State(np.zeros_like(view.values), np.zeros_like(view.values), view.values)
 
     def propose(self, state: State, view: View) -> tuple[Weights, State]:
         lam = state.multipliers
-        # (c₀ + Σ λᵢ cᵢ) / (1 + Σ λᵢ), with λᵢ in its unit: large multipliers must not make large steps
+        # (c₀ + Σ λᵢ cᵢ) / (1 + Σ λᵢ), with λᵢ in its unit: large multipliers must not lead to large steps
         total = 1.0 + float((lam if view.scales is None else lam / view.units).sum())
         return Weights(1.0 / total, lam / total), state
 

@@ -27,7 +27,7 @@ class PMDPD:
     """Policy mirror descent-primal dual (Algorithm 1). Invariants (Lemma 1): λ ≥ 0 and λ + η′ V ≥ 0."""
 
     eta_dual: float | ConstraintArray | None = option(
-        None, POSITIVE_EACH, "Dual step; the scale of the model decides by default."
+        None, POSITIVE_EACH, "Dual step; the default follows the model's scale."
     )
     schedule: str | None = option(None, choice("theory"), "Use the parameters of the theorems.")
     inner_steps: Callable[[ConstraintArray], int] | None = None  # t_k as a function of λ_k: Theorem 1
