@@ -315,11 +315,11 @@ def test_wrappers_refuse_what_they_are_not_for():
         WithCosts(Line(), 3.0)
     env = SixTuple(Line())
     env.reset(seed=0)
-    with pytest.raises(ValueError, match="5 things"):
+    with pytest.raises(ValueError, match="5 values"):
         env.step(0)
     twice = WithCosts(SixTuple(Line(six=True)), lambda s: 1.0)
     twice.reset(seed=0)
-    with pytest.raises(ValueError, match="costs of its own"):
+    with pytest.raises(ValueError, match="already reports costs"):
         twice.step(0)
 
 
@@ -337,7 +337,7 @@ def test_batches_refuse():
 def test_missing_and_miscounted_costs_are_refused():
     with pytest.raises(ValueError, match="reports no costs"):
         read_costs({}, 2)
-    with pytest.raises(ValueError, match="reports 1 cost, and 2 limits were given"):
+    with pytest.raises(ValueError, match="reports 1 cost, but 2 limits were given"):
         read_costs({"cost": np.zeros(2)}, 2, count=2)
     with pytest.raises(ValueError, match="environment 1 reported the costs"):
         read_costs({"cost": np.array([0.0, np.nan])}, 2)

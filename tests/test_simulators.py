@@ -282,7 +282,7 @@ def test_a_bad_simulator_is_blamed_with_state_and_action(what, message):
         (lambda s, a, rng: (s[:-1], np.ones((1, s.size))), "next states"),
         (lambda s, a, rng: (s.astype(float), np.ones((1, s.size))), "next states"),
         (lambda s, a, rng: (s, np.ones((2, s.size))), r"shape \(1, 50\) is needed"),
-        (lambda s, a, rng: s, "two things, next states and quantities"),
+        (lambda s, a, rng: s, "a pair, next states and quantities"),
     ],
 )
 def test_wrong_shapes_are_refused(step, message):

@@ -234,7 +234,7 @@ def test_what_was_learned_survives_a_failing_environment(trouble, what, tmp_path
 def test_environments_without_costs_and_odd_spaces_are_refused():
     with pytest.raises(RuntimeError, match="WithCosts"):
         ck.train("CartPole-v1", limits=[5.0], iterations=1, **SMALL)
-    with pytest.raises(RuntimeError, match="reports 1 cost, and 2 limits were given"):
+    with pytest.raises(RuntimeError, match="reports 1 cost, but 2 limits were given"):
         ck.train(Coin, limits=[5.0, 5.0], iterations=1, **COIN)
     with pytest.raises(RuntimeError, match="0 limits were given"):
         ck.train(ACROBOT, iterations=1, **SMALL)

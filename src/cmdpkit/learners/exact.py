@@ -23,15 +23,15 @@ class ExactLearner:
 
     Args:
         cmdp: the model.
-        policy: π_0, with no zero probabilities (mirror descent can never leave a zero).
+        policy: π_0, without zero probabilities (mirror descent can never leave a zero).
         step: the effective step: π is multiplied by exp(−step · Q̃). The paper's η is step · (1 − γ).
-        inner_steps: t_k, natural-gradient steps for each dual update.
+        inner_steps: t_k, natural-gradient steps per dual update.
         alpha: weight of the KL divergence to the anchor π_k, by default 1/step as in Theorem 1 (there η = (1 − γ)/α).
             It has no effect when inner_steps is 1, where it cancels.
-        fixed_anchor: anchor at this policy for ever, instead of at π_k. With the uniform policy the divergence is the
+        fixed_anchor: anchor at this policy throughout, instead of at π_k. With the uniform policy the divergence is the
             negative entropy, up to a constant: entropy-regularised policy gradient.
-        natural: False takes plain gradient steps in the softmax parameters instead of natural ones.
-        floor: log-probabilities are raised to this before a step; steps that grow need one to turn back.
+        natural: False for plain gradient steps in the softmax parameters instead of natural ones.
+        floor: log-probabilities are raised to this before a step; growing steps need one to be reversible.
     """
 
     def __init__(
@@ -52,17 +52,17 @@ class ExactLearner:
         self.fixed_anchor = fixed_anchor
         self.natural = natural
         self.floor = floor
-        self.accuracy = 0.0  # relative error that evaluations may have; 0 is as exact as rounding allows
+        self.accuracy = 0.0  # relative error allowed in evaluations; 0 means up to rounding
         self._plan = Plan()
         self._tables = cmdp.costs.reshape(-1, cmdp.states, cmdp.actions)
         self._largest_values = cmdp.cost_sizes / (1.0 - cmdp.gamma)
         self._scales = reference_span(cmdp.spans)
-        self._values: Array | None = None  # the last ones known, to start from
+        self._values: Array | None = None  # the last values, as a first guess
         self._visits: StateArray | None = None
         self.move_to(policy)
 
     def move_to(self, policy: TabularPolicy) -> None:
-        """Make `policy` the current one: factorise its system, find its occupancy and all m + 1 values."""
+        """Make `policy` the current one: factorise its system, compute its occupancy and all m + 1 values."""
         self.policy = policy
         self._system = PolicySystem(self.cmdp, policy.probabilities, plan=self._plan)
         self._visit(self._system.state_occupancy(self._visits, self.accuracy))
@@ -97,13 +97,13 @@ class ExactLearner:
             if weights.radius is not None:
                 policy = within_radius(self.policy, policy, weights.radius, self.state_visits)
             self.move_to(policy)
-            # A long inner loop often reaches its fixed point early; further steps would only shuffle the last bits.
+            # A long inner loop often reaches its fixed point early; further steps would only change the last bits.
             if 2 < t < steps and _within_rounding(before, self.policy.log_probabilities):
                 break
         return steps
 
     def _direction(self, cost: PairTable, anchor: PairTable, step: float, guess: StateArray | None) -> PairTable:
-        """What log π moves against: the soft action values, or the plain gradient."""
+        """The direction to descend in log π: the soft action values, or the plain gradient."""
         pi, log_pi = self.policy.probabilities, self.policy.log_probabilities
         alpha = (1.0 / step if step else 0.0) if self.alpha is None else self.alpha
         to_anchor = alpha * (log_pi - anchor)
@@ -113,7 +113,7 @@ class ExactLearner:
         ahead = look_ahead(self.cmdp, values).reshape(cost.shape)
         # log π' = (1 − step·α) log π − step · Q̃_α − log Z,                            (eq. npg-entropy)
         # Q̃_α = c̃ − α log π_k + γ P Ṽ_α                                                (eq. regu-Q)
-        # The terms in α are joined, so that they cancel exactly in the first inner step, where π = π_k.
+        # The terms in α are combined: they cancel exactly in the first inner step, where π = π_k.
         direction = cost + ahead + to_anchor
         if not self.natural:
             # ∂Ṽ_α/∂θ(s, a) = x(s) π(a|s) (Q̃(s, a) − Ṽ(s)), with the soft action value Q̃ in `direction`
@@ -147,14 +147,14 @@ class ExactLearner:
         self.accuracy, self._plan = float(state["accuracy"]), Plan(str(state["plan"]) or None)
         self.policy = TabularPolicy.stored(state["log_probabilities"])
         self._system = PolicySystem(self.cmdp, self.policy.probabilities, plan=self._plan)
-        # Visits and values are taken as they were: an iterative solver need not find the same last bits again.
+        # Visits and values are restored: an iterative solver need not reproduce the last bits.
         self._visit(np.asarray(state["visits"]))
         self._values, self._values_are_current = state.get("values"), bool(state["values_are_current"])
 
 
 @dataclass(frozen=True)
 class ExactView(View):
-    """What is known of a policy on a known model. Advantages are computed when a rule first asks for them."""
+    """The view of a policy on a known model. Advantages are computed on first use."""
 
     learner: ExactLearner | None = None
     policy: TabularPolicy | None = None
@@ -164,7 +164,7 @@ class ExactView(View):
         """(S·A, m + 1) A_0..A_m."""
         assert self.learner is not None
         if self.learner.policy is not self.policy:
-            raise RuntimeError("this view is of a policy that the learner has left")
+            raise RuntimeError("this view is of an earlier policy; call look() again")
         return self.learner.advantages()
 
     @cached_property
@@ -175,7 +175,7 @@ class ExactView(View):
 
     @cached_property
     def _logits(self) -> dict[float, PairTable]:
-        return {}  # log π − step · A_0 of the step asked for last
+        return {}  # log π − step · A_0 of the last step requested
 
     @cached_property
     def _scaled(self) -> Array:
@@ -206,14 +206,14 @@ class ExactView(View):
         cmdp = self.learner.cmdp
         try:
             xi = slater_margin(cmdp)
-        except ArithmeticError:  # too badly scaled for an LP
+        except ArithmeticError:  # scaled too badly for an LP
             return float(np.inf)
         largest = max(1.0, float(np.abs(cmdp.costs[0]).max()))
         return 2.0 * largest / ((1.0 - cmdp.gamma) * xi) if xi > 0.0 else float(np.inf)
 
 
 class MirrorResponse:
-    """The policy π_u ∝ π exp(−step (A_0 + Σ u_i A_i)) as it looks under the local model. See `Response`."""
+    """The policy π_u ∝ π exp(−step (A_0 + Σ u_i A_i)) under the local model. See `Response`."""
 
     def __init__(
         self,
