@@ -187,7 +187,7 @@ def test_a_run_is_extended(tmp_path):
 def test_another_or_a_damaged_run_is_not_resumed(tmp_path):
     folder = tmp_path / "run"
     ck.train(ACROBOT, limits=[5, 5], iterations=2, out=folder, **SMALL)
-    with pytest.raises(FileExistsError, match="holds a run already"):
+    with pytest.raises(FileExistsError, match="already holds a run"):
         ck.train(ACROBOT, limits=[5, 5], iterations=2, out=folder, resume=False, **SMALL)
     for change, what in (
         ({"seed": 4}, "seed"),

@@ -240,7 +240,7 @@ def _folder(out: PathLike | None, resume: bool | None, tensorboard: bool) -> Pat
     if resume and not checkpoint.exists() and not (folder / "run.json").exists():
         raise FileNotFoundError(f"there is no run in {folder} to resume")
     if resume is False and checkpoint.exists():
-        raise FileExistsError(f"{folder} holds a run already; resume it, or choose another folder")
+        raise FileExistsError(f"{folder} already holds a run; resume it, or choose another folder")
     return folder
 
 
