@@ -119,7 +119,7 @@ def slope(k: Array, error: Array, start: int) -> float:
 
 
 def linear_rate(error: Array, floor: float = 1e-11) -> float:
-    """The factor per step by which |error| shrinks, fitted on the second half of the steps before `floor` is reached."""
+    """The factor per step by which |error| shrinks, fitted on the second half of the steps above `floor`."""
     size = np.maximum.accumulate(np.abs(error)[::-1])[::-1]  # oscillations: the largest error from here on
     good = np.flatnonzero(size > floor)
     tail = good[len(good) // 2 :]
