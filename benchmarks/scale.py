@@ -433,9 +433,9 @@ def page(rows: tuple[Row, ...], limit: float, data: Path) -> Iterator[str]:
         "process that has solved a smaller model before, a peer's that of two if the first took less than 5 s. Memory "
         "is the growth of the process after that, model included, relative to the model's arrays (from 30,000 states "
         "on). The ratio after a peer's time is that time divided by ours; a solver that ran out of time is not run on "
-        "larger models (-). Calls are MDP solves of the exact finish, steps are macro steps of PMD-PD. An answer that differs "
-        "from ours by more than ten tolerances is marked DISAGREES. The tolerance of PDLP "
-        "is 1e-6, as ours; simplex and interior point (scipy's `linprog`) run at their defaults."
+        "larger models (-). Calls are MDP solves of the exact finish, steps are macro steps of PMD-PD. An answer that "
+        "differs from ours by more than ten tolerances is marked DISAGREES. The tolerance of PDLP is 1e-6, as ours; "
+        "simplex and interior point (scipy's `linprog`) run at their defaults."
     )
     yield from targets(measured)
     yield bandwidth()

@@ -53,7 +53,7 @@ def simulation_report(result: Result) -> Group:
         return Group(*parts)
     level = f"{100.0 * result.certificate.confidence:g} %"
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("constraint", "limit", "policy", "value", f"{level} sure", "verdict"):
+    for title in ("constraint", "limit", "policy", "value", f"{level} interval", "verdict"):
         table.add_column(title, justify="left" if title in ("constraint", "policy", "verdict") else "right")
     for i, constraint in enumerate(result.model.constraints):
         name = escape(f"{constraint.name}{' per step' if constraint.per_step else ''}")
@@ -215,7 +215,7 @@ def training_report(result: TrainingResult) -> Group:
         over = f"[yellow]{shown} (over)[/]" if costs[i] > limit else shown
         facts.add_row(f"cost {i + 1}", over, f"<= {limit:.6g}", f"{result.multipliers[i]:.4g}")
     refused = {name: n for name, n in result.verdicts.items() if name != "accepted" and n}
-    trouble = "; ".join(f"{name}: {n}" for name, n in refused.items()) or "none refused"
+    trouble = "; ".join(f"{name}: {n}" for name, n in refused.items()) or "none rejected"
     size = f"{result.iterations} iterations, {result.steps:,} steps of the environment, {result.time:.3g} s"
     speed = f" ({result.steps / result.time:,.0f} steps per second)" if result.time > 0 else ""
     notes = [f"method {result.method}, {size}{speed}", f"policy steps: {trouble}"]
@@ -236,7 +236,7 @@ def episodes_report(certificate: SimulationCertificate, limits: Sequence[float])
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("", "mean", f"{100.0 * certificate.confidence:g} % sure", "limit", "verdict"):
+    for title in ("", "mean", f"{100.0 * certificate.confidence:g} % interval", "limit", "verdict"):
         table.add_column(title, justify="left" if title in ("", "verdict") else "right")
     low, high = certificate.objective_interval
     table.add_row("reward", f"{certificate.objective:.5g}", f"{low:.5g} to {high:.5g}", "", "")

@@ -31,7 +31,7 @@ DENSE_STATES = 200
 SWEEPS = 400
 """More sweeps than this cost more than a factorisation."""
 
-BITTER_END = 10_000
+MOST_SWEEPS = 10_000
 """Number of sweeps after a Krylov solver failed; the bounds account for whatever accuracy they reach."""
 
 SEPARATOR = 1_500
@@ -88,7 +88,7 @@ class PolicySystem:
             return self._direct()[0](policy_cost)
         residual = np.asarray(accuracy) * (1.0 - self.cmdp.gamma)  # |V − V^π| ≤ max|r| / (1 − γ)
         values = self._by_krylov().solve(policy_cost, guess, residual)
-        return self._sweep(policy_cost, values, accuracy, BITTER_END).values.reshape(policy_cost.shape)
+        return self._sweep(policy_cost, values, accuracy, MOST_SWEEPS).values.reshape(policy_cost.shape)
 
     def _sweep(self, policy_cost: Array, guess: Array | None, accuracy: Array | float, most: float) -> Swept:
         gamma = self.cmdp.gamma
