@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 LIGHT := .venv/.installed-light
 PEERS := .venv/.installed-peers
 
-.PHONY: demo test lint fuzz bench mutants figures clean help
+.PHONY: demo test lint fuzz bench mutants figures methods clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -54,6 +54,9 @@ mutants: $(STAMP)  ## break the package in some hundred ways, and tell which of 
 figures: $(STAMP)  ## draw the figures of the documents again, and docs/results.md
 	$(BIN)/python -m cmdpkit.experiments.demo docs/demo.png
 	$(BIN)/cmdpkit reproduce all --out docs/results
+
+methods: $(STAMP)  ## write docs/methods.md from the registered methods
+	$(BIN)/python -m cmdpkit.experiments.methods_page docs/methods.md
 
 clean:  ## remove everything that the targets made
 	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .hypothesis

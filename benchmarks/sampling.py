@@ -35,7 +35,7 @@ def numpy_sampler(cmdp: ck.CMDP, policy: np.ndarray, horizon: int, rollouts: int
         total += cmdp.gamma**t * cmdp.costs[:, pairs]
         drawn = (following[pairs] < rng.random(rollouts)[:, None]).sum(axis=1)
         states = columns[pairs, np.minimum(drawn, width - 1)]
-    return total.mean(axis=1)
+    return np.asarray(total.mean(axis=1))
 
 
 def best(work, repetitions: int) -> float:

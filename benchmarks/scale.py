@@ -427,15 +427,15 @@ def page(rows: tuple[Row, ...], limit: float, data: Path) -> Iterator[str]:
     )
     yield ""
     yield (
-        f"Every solver runs in a process of its own, the peers within {limit:.0f} s on the occupancy LP of the same "
+        f"Every solver runs in its own process, the peers within {limit:.0f} s on the occupancy LP of the same "
         "model. `cmdpkit` is `solve(model)`, *PMD-PD alone* is `solve(model, 'pmd-pd')`: the paper's algorithm without "
-        "the exact finish; both end with a certificate for the tolerance. Ours is the better of two solves in a "
-        "process that has solved a smaller model before, a peer's of two if the first took less than 5 s. Memory is "
-        "what the process grew by after that, with the model, relative to the model's arrays (from 30,000 states on). "
-        "A ratio behind a peer's time is that time over ours; a solver that ran out of time is not run on larger "
-        "models (-). Calls are MDP solves of the exact finish, steps are macro steps of PMD-PD. An answer that differs "
-        "from ours by more than ten tolerances is marked DISAGREES. PDLP is asked "
-        "for 1e-6, as ours; simplex and interior point (scipy's `linprog`) run at their defaults."
+        "the exact finish; both end with a certificate for the tolerance. Our time is the better of two solves in a "
+        "process that has solved a smaller model before, a peer's that of two if the first took less than 5 s. Memory "
+        "is the growth of the process after that, model included, relative to the model's arrays (from 30,000 states "
+        "on). The ratio after a peer's time is that time divided by ours; a solver that ran out of time is not run on "
+        "larger models (-). Calls are MDP solves of the exact finish, steps are macro steps of PMD-PD. An answer that "
+        "differs from ours by more than ten tolerances is marked DISAGREES. The tolerance of PDLP is 1e-6, as ours; "
+        "simplex and interior point (scipy's `linprog`) run at their defaults."
     )
     yield from targets(measured)
     yield bandwidth()

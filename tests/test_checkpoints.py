@@ -10,7 +10,6 @@ from cmdpkit.learners.exact import ExactLearner
 from cmdpkit.learners.sampled import SampledLearner
 from cmdpkit.primal_dual import Iterate, primal_dual
 from cmdpkit.rules import NPGPD, PMDPD, Weights
-from cmdpkit.run import checkpoint as checkpoints
 from cmdpkit.run.budget import Budget
 from cmdpkit.run.checkpoint import Checkpoint
 from cmdpkit.run.driver import Run
@@ -261,7 +260,7 @@ def test_resume_insists(tmp_path):
 
 def test_a_slow_disk_takes_a_twentieth_of_the_time(tmp_path, monkeypatch):
     now = [1_000.0]
-    monkeypatch.setattr(checkpoints.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr("cmdpkit.run.checkpoint.time.perf_counter", lambda: now[0])
     written = []
 
     def write(path, kind, state):

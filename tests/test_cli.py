@@ -16,6 +16,7 @@ import termios
 import time
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -813,7 +814,7 @@ def test_the_command_line_knows_every_method_and_option():
         }
     for command, learner in (("solve", "exact"), ("train", "neural")):
         parsed = cli.cli.commands[command]
-        flags = {parameter.name: parameter for parameter in parsed.get_params(click.Context(parsed))}
+        flags: dict[Any, Any] = {parameter.name: parameter for parameter in parsed.get_params(click.Context(parsed))}
         known = [m for m in methods() if learner in m.learners]
         assert {m.name for m in known} <= set(flags["method"].type.choices)
         assert {name for m in known for name in m.options} <= flags.keys()

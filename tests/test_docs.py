@@ -5,11 +5,13 @@ import io
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import cmdpkit as ck
+from cmdpkit.experiments.methods_page import page
 
 ROOT = Path(__file__).parent.parent
 
@@ -54,6 +56,40 @@ def test_readme_simulator_is_learned():
         exec(compile(code.replace(", progress=True", ""), "README.md", "exec"), names)
     assert "lost sales per step" in printed.getvalue()
     assert names["learned"].objective > 95.0  # ordering two pieces a day, which sells less, earns about 90
+
+
+def contributing():
+    return re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+
+
+def test_contributing_quotes_the_pid_rule():
+    """Between the rule of one's own and its test, every line is one of the file that is explained."""
+    source = (ROOT / "src/cmdpkit/rules/pid_lagrangian.py").read_text()
+    lines = [line for code in contributing()[1:-1] for line in code.splitlines()]
+    assert len(lines) >= 15
+    assert set(lines) <= set(source.splitlines())
+
+
+def test_contributing_examples_run():
+    names: dict[str, Any] = {}
+    exec(compile(contributing()[0], "CONTRIBUTING.md", "exec"), names)
+    assert names["result"].method == names["trained"].method == "DualAscent"
+    assert names["result"].certificate.gap < 0.05
+    assert names["trained"].iterations == 4
+    names["PIDLagrangian"] = ck.rules.PIDLagrangian
+    exec(compile(contributing()[-1], "CONTRIBUTING.md", "exec"), names)
+    names["test_pid_lagrangian_first_step"]()
+
+
+def test_methods_page_is_what_the_registry_says():
+    """If it fails: python -m cmdpkit.experiments.methods_page docs/methods.md."""
+    written = (ROOT / "docs/methods.md").read_text()
+    assert written == page()
+    for path in (ROOT / "src/cmdpkit/rules").glob("*.py"):
+        assert (f"(../src/cmdpkit/rules/{path.name})" in written) == ("\n@register(" in path.read_text())
+    assert "| `npg` | yes | no | no | no | no |" in written
+    assert "| `growth` | `3.0` | a number greater than 1 | Factor" in written
+    assert "| `eta_dual` | – | – | `0.0005` | a positive number, or one per constraint | Dual step" in written
 
 
 def test_every_file_is_in_the_design():

@@ -204,7 +204,7 @@ def test_resume_means_the_same_everywhere(tmp_path):
         with pytest.raises(FileNotFoundError, match="no run in"):
             ck.solve(paper, "npg-pd", checkpoint=path, resume=True, max_iterations=2, **settings)
         ck.solve(paper, "npg-pd", checkpoint=path, resume=False, max_iterations=2, **settings)
-        with pytest.raises(FileExistsError, match="holds a run already"):
+        with pytest.raises(FileExistsError, match="already holds a run"):
             ck.solve(paper, "npg-pd", checkpoint=path, resume=False, max_iterations=2, **settings)
         again = ck.solve(paper, "npg-pd", checkpoint=path, max_iterations=3, **settings)
         assert again.iterations == 3

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import cmdpkit as ck
+from cmdpkit.evaluation.patience import Stopped
 from cmdpkit.learners import estimators
 from cmdpkit.learners.estimators import Meter, Pooled, Rollouts
 from cmdpkit.learners.plans import ByTheorem, Practical, cost_bounds, rollout_horizon
 from cmdpkit.learners.sampled import SampledLearner
-from cmdpkit.primal_dual import Stopped
 from cmdpkit.rules import Weights
 from cmdpkit.simulators import LEARNING
 

@@ -15,6 +15,7 @@ from cmdpkit.exact.least_squares import nonnegative_least_squares
 from cmdpkit.exact.local import Blend, LocalDual, Viewpoint
 from cmdpkit.exact.master import best_mixture, level_point
 from cmdpkit.exact.mdp import minimise
+from cmdpkit.exact.slater import least_miss
 from models import random_model
 
 # -- bounds ------------------------------------------------------------------------------------------------------------
@@ -237,11 +238,12 @@ def test_farkas_weights_of_the_lp_in_the_users_units():
     # y is proportional to (1, 1/100): then y·V = (x − 0.5) + (z − 0.5) = 1, whatever the policy
     np.testing.assert_allclose(y, np.array([100.0, 1.0]) / 101.0, rtol=1e-8)
     assert minimise(cmdp, np.append(0.0, y)).bound == pytest.approx(100.0 / 101.0)
-    miss, policy = linprog.least_miss(cmdp)
+    found = least_miss(cmdp)
     # in plain numbers x − 0.5 = 100 z − 50 with x + z = 2
     z = 51.5 / 101.0
-    assert miss == pytest.approx(2.0 - z - 0.5)
-    np.testing.assert_allclose(policy.probabilities, [[1.0 - z / 2.0, z / 2.0]], rtol=1e-8)
+    assert found.lower <= 2.0 - z - 0.5 + 1e-12
+    assert found.upper == pytest.approx(2.0 - z - 0.5, rel=1e-7)
+    np.testing.assert_allclose(found.policy.probabilities, [[1.0 - z / 2.0, z / 2.0]], rtol=1e-7)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -1,6 +1,7 @@
 """Time limits and Ctrl-C reach into long computations: mechanisms, not seconds."""
 
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -9,7 +10,6 @@ import cmdpkit as ck
 from cmdpkit.evaluation import patience
 from cmdpkit.evaluation.patience import Stopped, breathe, until
 from cmdpkit.evaluation.system import PolicySystem
-from cmdpkit.exact import highs
 from cmdpkit.exact.linprog import solve_lp
 from cmdpkit.exact.slater import least_miss
 from cmdpkit.run.budget import Budget
@@ -90,7 +90,7 @@ def test_an_lp_in_its_own_process_gives_the_same_answer():
 
 
 def test_a_worker_that_dies_is_a_status(monkeypatch):
-    monkeypatch.setattr(highs.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     cmdp = ck.problems.garnet(states=600, actions=5, constraints=2, gamma=0.95, seed=1)
     solution = solve_lp(cmdp, stop=lambda: False)
     assert solution.feasible is None

@@ -183,5 +183,5 @@ def test_a_stale_view_is_refused():
     learner = exact()
     view = learner.look()
     learner.improve(Weights(1.0, np.zeros(1)))
-    with pytest.raises(RuntimeError, match="policy that the learner has left"):
+    with pytest.raises(RuntimeError, match="of an earlier policy"):
         view.response(np.zeros(1), 1.0)

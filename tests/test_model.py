@@ -735,7 +735,7 @@ REFUSALS = {
     "object constraint": (at_most(None), TypeError, "constraint 'power' must hold real numbers, not dtype object"),
     "complex initial": ({"initial": RHO + 0j}, TypeError, "initial must hold real numbers, not dtype complex128"),
     # -- the objective
-    "reward and cost": ({"cost": C}, EXACTLY_ONE, "both was given"),
+    "reward and cost": ({"cost": C}, EXACTLY_ONE, "both were given"),
     "neither reward nor cost": ({"reward": None}, EXACTLY_ONE, "neither was given"),
     "reward is a vector": ({"reward": np.ones(3)}, "reward has shape (3,)", FITS),
     "reward transposed": ({"reward": R.T}, "reward has shape (2, 3)", FITS),
@@ -843,7 +843,7 @@ def test_the_arguments_after_the_transitions_have_names():
     with pytest.raises(TypeError, match="positional"):
         ck.CMDP(P, R, gamma=0.9)
     with pytest.raises(TypeError, match="gamma"):
-        ck.CMDP(P, reward=R)
+        ck.CMDP(P, reward=R)  # type: ignore[call-arg]
 
 
 def test_fine_scales_by_hand():

@@ -282,7 +282,7 @@ def test_a_bad_simulator_is_blamed_with_state_and_action(what, message):
         (lambda s, a, rng: (s[:-1], np.ones((1, s.size))), "next states"),
         (lambda s, a, rng: (s.astype(float), np.ones((1, s.size))), "next states"),
         (lambda s, a, rng: (s, np.ones((2, s.size))), r"shape \(1, 50\) is needed"),
-        (lambda s, a, rng: s, "two things, next states and quantities"),
+        (lambda s, a, rng: s, "a pair, next states and quantities"),
     ],
 )
 def test_wrong_shapes_are_refused(step, message):
@@ -347,7 +347,7 @@ def test_frozen_lake_against_its_own_table():
         if s in ends:
             P[s, a, s] = 1.0
             continue
-        for probability, following, r, _ in env.unwrapped.P[s][a]:
+        for probability, following, r, _ in env.get_wrapper_attr("P")[s][a]:
             P[s, a, following] += probability
             reward[s, a] += probability * r
             falls[s, a] += probability * (following in holes)

@@ -60,7 +60,7 @@ REFUSALS = {
     "npg with constraints": (
         call(TWO, "npg"),
         ValueError,
-        "method 'npg' sees no constraints and the model has 2; use 'pmd-pd' or 'auto'",
+        "method 'npg' ignores constraints, but the model has 2; use 'pmd-pd' or 'auto'",
     ),
     # -- tolerance and budgets
     "tol negative": (call(tol=-1e-6), ValueError, "tol must not be negative, got -1e-06"),

@@ -195,7 +195,7 @@ def test_a_run_is_extended(tmp_path):
 def test_another_or_a_damaged_run_is_not_resumed(tmp_path):
     folder = tmp_path / "run"
     ck.train(ACROBOT, limits=[5, 5], iterations=2, out=folder, **SMALL)
-    with pytest.raises(FileExistsError, match="holds a run already"):
+    with pytest.raises(FileExistsError, match="already holds a run"):
         ck.train(ACROBOT, limits=[5, 5], iterations=2, out=folder, resume=False, **SMALL)
     for change, what in (
         ({"seed": 4}, "seed"),
@@ -245,7 +245,7 @@ def test_what_was_learned_survives_a_failing_environment(trouble, what, tmp_path
 def test_environments_without_costs_and_odd_spaces_are_refused():
     with pytest.raises(RuntimeError, match="WithCosts"):
         ck.train("CartPole-v1", limits=[5.0], iterations=1, **SMALL)
-    with pytest.raises(RuntimeError, match="reports 1 cost, and 2 limits were given"):
+    with pytest.raises(RuntimeError, match="reports 1 cost, but 2 limits were given"):
         ck.train(Coin, limits=[5.0, 5.0], iterations=1, **COIN)
     with pytest.raises(RuntimeError, match="0 limits were given"):
         ck.train(ACROBOT, iterations=1, **SMALL)

@@ -3,7 +3,7 @@
     maximise a long-run reward (or minimise a cost) while long-run costs stay within limits
 
 One sign convention holds inside the package, that of the paper: minimise V_0(π) subject to V_i(π) ≤ 0. Users state
-rewards, costs and limits in their own sense and units; model/ converts them once, and results are converted back.
+rewards, costs and limits in any sense and unit; model/ converts them once, and results are converted back.
 
 Glossary (the paper's letter, the word used for it in code):
     π  policy                 π(a|s), an (S, A) table; kept as log-probabilities
@@ -15,12 +15,12 @@ Glossary (the paper's letter, the word used for it in code):
     η′ eta_dual               dual step
     η/(1 − γ)  step           effective policy step: π is multiplied by exp(−step · Q̃)
     α  alpha                  weight of the KL divergence to the anchor policy
-    t_k  inner_steps          natural-gradient steps for each dual update
+    t_k  inner_steps          natural-gradient steps per dual update
     ξ  slater_margin          margin by which all limits can be met at once
-    G(λ)  bound               min over all policies of the Lagrangian: no feasible policy beats it
+    G(λ)  bound               min of the Lagrangian over all policies: no feasible policy is better
     y  infeasibility          Farkas vector: Σ y_i V_i(π) > 0 for every policy
 
-Names are imported on first use, so that `import cmdpkit` and `cmdpkit --help` stay instant.
+Names are imported on first use, which keeps `import cmdpkit` and `cmdpkit --help` fast.
 """
 
 from importlib import import_module

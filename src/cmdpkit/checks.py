@@ -1,4 +1,4 @@
-"""The door: every wrong input is refused here, with what is wrong, where it is, and how to fix it."""
+"""Input validation: an error says what is wrong, where it is, and how to fix it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,25 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+"""Floating-point numbers of any shape. The names below are the same type and say the shape as well."""
+
+StateArray = Array
+"""(S,): one number per state."""
+
+PairTable = Array
+"""(S, A): one number per state and action."""
+
+ConstraintArray = Array
+"""(m,): one number per constraint."""
+
+CostArray = Array
+"""(m + 1,): one number per cost, the objective first."""
+
+CostTable = Array
+"""(m + 1, S·A): one row per cost, one column per state-action pair s·A + a."""
 
 ROW_SUM_TOLERANCE = 1e-8
-"""Rows whose sum is farther from one than this are refused. Bounds account for what remains (see mdp.py)."""
+"""Rows whose sum differs from one by more than this are rejected. Bounds account for smaller differences."""
 
 
 def freeze(array: Array) -> Array:
@@ -23,7 +39,7 @@ def freeze(array: Array) -> Array:
 
 
 def check_number(value: Any, name: str) -> float:
-    """A finite real number as a float; anything else is refused by name."""
+    """Return a finite real number as a float; otherwise raise an error that names the argument."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
@@ -54,11 +70,11 @@ def as_floats(values: Any, name: str) -> Array:
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must hold real numbers, not dtype {array.dtype}")
     if np.ma.isMaskedArray(values):
-        raise TypeError(f"{name} is a masked array; fill its gaps first, as in {name}.filled(0.0)")
-    return np.array(array, dtype=np.float64, order="C")  # a copy: later changes by the user cannot reach the model
+        raise TypeError(f"{name} is a masked array; fill the masked entries first, as in {name}.filled(0.0)")
+    return np.array(array, dtype=np.float64, order="C")  # a copy: later changes by the user do not affect the model
 
 
-def check_table(values: Any, shape: tuple[int, int], name: str) -> Array:
+def check_table(values: Any, shape: tuple[int, int], name: str) -> PairTable:
     """An (S, A) table of finite numbers."""
     if sp.issparse(values):
         raise TypeError(f"{name} must be a dense array of shape {shape}; call .toarray() on it")
@@ -71,11 +87,11 @@ def check_table(values: Any, shape: tuple[int, int], name: str) -> Array:
     bad = ~np.isfinite(table)
     if bad.any():
         s, a = np.argwhere(bad)[0]
-        raise ValueError(f"{name}[{s}, {a}] is {table[s, a]} ({_such(bad)}); every entry must be finite")
+        raise ValueError(f"{name}[{s}, {a}] is {table[s, a]} ({_such_entries(bad)}); every entry must be finite")
     return freeze(table)
 
 
-def _such(bad: Any) -> str:
+def _such_entries(bad: Any) -> str:
     count = int(bad.sum())
     return f"{count} such {'entry' if count == 1 else 'entries'}"
 
@@ -100,8 +116,8 @@ def check_transitions(transitions: Any) -> tuple[Any, int, int]:
     array = as_floats(transitions, "transitions")
     if array.ndim != 3 or array.shape[0] != array.shape[2] or 0 in array.shape:
         raise ValueError(
-            f"transitions have shape {array.shape}; they need shape (S, A, S), or be a scipy.sparse matrix of "
-            "(S·A, S); from (A, S, S) use np.swapaxes(P, 0, 1)"
+            f"transitions have shape {array.shape}; they need shape (S, A, S), or must be a scipy.sparse matrix of "
+            "shape (S·A, S); from (A, S, S) use np.swapaxes(P, 0, 1)"
         )
     states, actions, _ = array.shape
     return freeze(array.reshape(states * actions, states)), states, actions
@@ -123,7 +139,7 @@ def _check_format(matrix: Any) -> None:
 
 
 def _with_short_indices(matrix: Any) -> Any:
-    """Indices of 32 bits where they fit: sweeps over the model are bound by memory."""
+    """Use 32-bit indices where they fit: sweeps over the model are limited by memory bandwidth."""
     if max(matrix.nnz, *matrix.shape) <= np.iinfo(np.int32).max:
         matrix.indices, matrix.indptr = (part.astype(np.int32, copy=False) for part in (matrix.indices, matrix.indptr))
     return matrix
@@ -135,7 +151,7 @@ def longest_row(matrix: Any) -> int:
 
 
 def check_rows(transitions: Any, actions: int, gamma: float) -> tuple[float, float]:
-    """Probabilities are finite, not negative, and sum to one in every row. Returns the extreme sums."""
+    """Check that every row is a probability distribution; return the smallest and the largest row sum."""
     entries = transitions.data if sp.issparse(transitions) else transitions
     bad = ~np.isfinite(entries) | (entries < 0.0)
     if bad.any():
@@ -151,7 +167,7 @@ def check_rows(transitions: Any, actions: int, gamma: float) -> tuple[float, flo
             value = entries[row, column]
         raise ValueError(
             f"the probability of moving from state {row // actions} by action {row % actions} to state {column} is "
-            f"{value} ({_such(bad)}); probabilities must be finite and not negative"
+            f"{value} ({_such_entries(bad)}); probabilities must be finite and not negative"
         )
     sums = np.asarray(transitions.sum(axis=1)).ravel()
     off = np.abs(sums - 1.0)
@@ -168,11 +184,11 @@ def check_rows(transitions: Any, actions: int, gamma: float) -> tuple[float, flo
     return float(sums.min()), float(sums.max())
 
 
-def check_initial(initial: Any, states: int) -> Array:
+def check_initial(initial: Any, states: int) -> StateArray:
     if initial is None:
         return freeze(np.full(states, 1.0 / states))
     if isinstance(initial, (bool, np.bool_)):
-        raise TypeError("initial must be a state index or a distribution, not a truth value")
+        raise TypeError("initial must be a state index or a distribution, not a bool")
     if isinstance(initial, numbers.Integral) or (isinstance(initial, np.ndarray) and initial.ndim == 0):
         if not isinstance(initial, numbers.Integral) and initial.dtype.kind not in "iu":
             raise TypeError(f"initial must be a state index or a distribution, not {initial!r}")
@@ -197,7 +213,7 @@ def check_initial(initial: Any, states: int) -> Array:
     return freeze(distribution)
 
 
-def check_multipliers(multipliers: Any, m: int, name: str) -> Array:
+def check_multipliers(multipliers: Any, m: int, name: str) -> ConstraintArray:
     lam = np.atleast_1d(as_floats(multipliers, name))
     if lam.shape != (m,):
         raise ValueError(f"{name} have shape {lam.shape}; the model has {m} constraints, so they need shape ({m},)")
@@ -228,7 +244,7 @@ def check_confidence(value: Any, name: str = "confidence") -> float:
 
 
 def check_count(value: Any, name: str, least: int) -> int:
-    """A whole number of at least `least`; anything else is refused by name."""
+    """Return an integer of at least `least`; otherwise raise an error that names the argument."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be a whole number, not {value!r}")
     if value < least:
@@ -237,7 +253,7 @@ def check_count(value: Any, name: str, least: int) -> int:
 
 
 def refreeze(value: Any) -> Any:
-    """Make the arrays in an object read-only again: copying and unpickling forget it."""
+    """Make the arrays in an object read-only again; copying and unpickling make them writeable."""
     if isinstance(value, np.ndarray):
         value.flags.writeable = False
     elif sp.issparse(value):
@@ -250,7 +266,7 @@ def refreeze(value: Any) -> Any:
 
 
 def digest(*arrays: Any) -> str:
-    """A short fingerprint of arrays: the same only for the same numbers."""
+    """A short hash of arrays: equal only for equal numbers."""
     code = hashlib.sha256()
     for array in arrays:
         table = np.ascontiguousarray(array)

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and read without pickle."""
+"""Files are written atomically and read without pickle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PathLike = str | os.PathLike[str]
 
 
 def write_whole(path: PathLike, write: Callable[[IO[bytes]], object]) -> None:
-    """Call `write` on a temporary file beside `path`, then rename it: a reader never sees half a file."""
+    """Call `write` on a temporary file beside `path`, then rename it: a reader never sees a partial file."""
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"cannot write {target}: the folder {target.parent} does not exist")
@@ -30,7 +30,7 @@ def write_whole(path: PathLike, write: Callable[[IO[bytes]], object]) -> None:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files; give what open() would
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files; use the mode that open() would
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -39,7 +39,7 @@ def write_whole(path: PathLike, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def check_folder(path: PathLike) -> None:
-    """Before any work: a long run must not end with nowhere to write."""
+    """Check before a long run that its result can be written."""
     folder = Path(path).resolve().parent
     if not folder.is_dir():
         raise FileNotFoundError(f"cannot write {path}: the folder {folder} does not exist")
@@ -56,7 +56,7 @@ def _umask() -> int:
 
 
 def write_csv(path: PathLike, columns: Mapping[str, Iterable[Any]]) -> None:
-    """Write columns with their names on top."""
+    """Write columns with a header row."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -76,7 +76,7 @@ def save_arrays(path: PathLike, kind: str, arrays: Mapping[str, Any], compress: 
 
 
 def load_arrays(path: PathLike, kind: str) -> dict[str, Any]:
-    """Read what `save_arrays` wrote; a ValueError says why another file is refused."""
+    """Read what `save_arrays` wrote; a ValueError says why any other file is rejected."""
     if not Path(path).exists():
         raise FileNotFoundError(f"no such file: {path}")
     try:
@@ -89,7 +89,7 @@ def load_arrays(path: PathLike, kind: str) -> dict[str, Any]:
         if strange is not None:
             raise ValueError(f"its entry {strange!r} is not an array")
     except (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        # NumPy advises to allow pickles for any stray file; that advice must not be passed on.
+        # NumPy suggests to allow pickle for any unreadable file; that suggestion must not be passed on.
         reason = "it is not an .npz archive of plain arrays" if "pickle" in str(error) else error
         message = f"{path} is not a readable cmdpkit file ({reason}); was it damaged or made elsewhere?"
         raise ValueError(message) from error
@@ -101,7 +101,7 @@ def load_arrays(path: PathLike, kind: str) -> dict[str, Any]:
 
 
 def save_tensors(path: PathLike, kind: str, state: Mapping[str, Any]) -> None:
-    """Write arrays as safetensors, and all that is not an array as JSON in the same file's header."""
+    """Write arrays as safetensors, and everything else as JSON in the header of the same file."""
     from safetensors.numpy import save
 
     arrays = {name: np.ascontiguousarray(value) for name, value in state.items() if isinstance(value, np.ndarray)}
@@ -111,7 +111,7 @@ def save_tensors(path: PathLike, kind: str, state: Mapping[str, Any]) -> None:
 
 
 def load_tensors(path: PathLike, kind: str) -> dict[str, Any]:
-    """Read what `save_tensors` wrote; a ValueError says why another file is refused."""
+    """Read what `save_tensors` wrote; a ValueError says why any other file is rejected."""
     from safetensors import SafetensorError, safe_open
 
     if not Path(path).exists():
@@ -121,7 +121,7 @@ def load_tensors(path: PathLike, kind: str) -> dict[str, Any]:
             header = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
         if header.get("kind") != kind:
-            raise ValueError(f"it holds {header.get('kind')!r}, and {kind!r} is needed")
+            raise ValueError(f"it holds {header.get('kind')!r}, but {kind!r} is needed")
         return {**arrays, **json.loads(header["state"])}
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise ValueError(f"{path} is not a readable checkpoint ({error}); was it damaged or made elsewhere?") from error

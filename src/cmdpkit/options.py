@@ -2,7 +2,7 @@
 
 The fields of a settings class or a rule are declared with `option`. Keyword arguments, their validation, command-line
 flags and the tables in the documentation are all derived from these declarations. Importing this module imports
-neither NumPy nor SciPy, so that `--help` stays instant.
+neither NumPy nor SciPy, which keeps `--help` fast.
 
 Example:
     >>> from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Domain:
     """The values that an option may take.
 
     Args:
-        words: the domain in words, for the documentation.
+        words: a description of the domain, for the documentation.
         check: called with the value, the option's name and the number of constraints (None if unknown); returns the
             value as the code expects it, or raises a ValueError or TypeError.
         kind: how the command line reads it: "number", "whole", "flag", "choice", "numbers" (one or a list), or None
@@ -44,7 +44,7 @@ class Domain:
 
 
 def option(default: Any, domain: Domain, help: str) -> Any:
-    """A dataclass field that is an option; a default of None leaves the choice to the method."""
+    """A dataclass field that is an option; with a default of None the method chooses the value."""
     return field(default=default, metadata={"domain": domain, "help": help})
 
 
@@ -79,7 +79,7 @@ def validated(settings: type, given: Mapping[str, Any], constraints: int | None 
 
 
 def revalidated(settings: Any, constraints: int | None = None) -> Any:
-    """An instance made by the user, with every value checked."""
+    """A copy of an instance made by the user, with every value checked."""
     from dataclasses import replace
 
     given = {name: getattr(settings, name) for name in options_of(type(settings))}

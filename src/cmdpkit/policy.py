@@ -1,6 +1,6 @@
 """Policies over finite states and actions, kept as log-probabilities.
 
-log π(a|s) of a bad action falls without end under mirror descent; the logarithm never underflows, π would.
+Under mirror descent log π(a|s) of a bad action decreases without bound. The logarithm does not underflow; π would.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cmdpkit.checks import ROW_SUM_TOLERANCE, Array, as_floats, freeze, refreeze
+from cmdpkit.checks import ROW_SUM_TOLERANCE, Array, PairTable, as_floats, freeze, refreeze
 from cmdpkit.files import PathLike, load_arrays, save_arrays
 
 
@@ -19,8 +19,7 @@ class TabularPolicy:
     """A stationary randomised policy π(a|s).
 
     Args:
-        probabilities: (S, A) array with rows that sum to one; what 1e-8 of rounding leaves is normalised away,
-            because a policy is played with probabilities that sum to one.
+        probabilities: (S, A) array with rows that sum to one. Rows that are off by up to 1e-8 are normalised.
 
     Example:
         >>> policy = TabularPolicy([[0.25, 0.75]])
@@ -31,8 +30,8 @@ class TabularPolicy:
     def __init__(self, probabilities: Any) -> None:
         table = normalise(check_probabilities(probabilities))
         with np.errstate(divide="ignore"):
-            self.log_probabilities: Array = freeze(np.log(table))
-        self._probabilities: Array | None = freeze(table)
+            self.log_probabilities: PairTable = freeze(np.log(table))
+        self._probabilities: PairTable | None = freeze(table)
 
     @classmethod
     def from_log(cls, log_weights: Any) -> TabularPolicy:
@@ -42,20 +41,20 @@ class TabularPolicy:
             raise ValueError(f"log_weights have shape {weights.shape}; they need shape (states, actions)")
         bad = np.flatnonzero(~np.isfinite(weights.max(axis=1)))
         if bad.size:
-            raise ValueError(f"log_weights of state {bad[0]} are {weights[bad[0]]}; no policy has them")
+            raise ValueError(f"log_weights of state {bad[0]} are {weights[bad[0]]}; they define no distribution")
         return cls.softmax(weights)
 
     @classmethod
-    def softmax(cls, log_weights: Array) -> TabularPolicy:
-        """`from_log` without its checks, for inner loops."""
+    def softmax(cls, log_weights: PairTable) -> TabularPolicy:
+        """`from_log` without validation, for inner loops."""
         policy = cls.__new__(cls)
         policy.log_probabilities = freeze(normalise_log(log_weights))
         policy._probabilities = None
         return policy
 
     @classmethod
-    def from_occupancy(cls, occupancy: Array, fallback: Array) -> TabularPolicy:
-        """π(a|s) = d(s, a) / Σ_a d(s, a); the rows of `fallback` where a state is never visited."""
+    def from_occupancy(cls, occupancy: PairTable, fallback: PairTable) -> TabularPolicy:
+        """π(a|s) = d(s, a) / Σ_a d(s, a); rows of `fallback` for states that are never visited."""
         occupancy = np.maximum(occupancy, 0.0)  # unvisited pairs may come out of a linear solve as −1e-18
         visits = occupancy.sum(axis=1, keepdims=True)
         seen = visits > 0.0
@@ -78,7 +77,7 @@ class TabularPolicy:
         return cls(np.eye(actions)[chosen])
 
     @property
-    def probabilities(self) -> Array:
+    def probabilities(self) -> PairTable:
         """π(a|s) as an (S, A) array."""
         if self._probabilities is None:
             self._probabilities = freeze(np.exp(self.log_probabilities))
@@ -103,7 +102,7 @@ class TabularPolicy:
         )
 
     def save(self, path: PathLike) -> None:
-        """Write the policy to an `.npz` file (no pickle), whole or not at all."""
+        """Write the policy to an `.npz` file, atomically and without pickle."""
         save_arrays(path, "cmdpkit policy", {"log_probabilities": self.log_probabilities})
 
     @classmethod
@@ -119,15 +118,15 @@ class TabularPolicy:
 
     @classmethod
     def checked(cls, log_probabilities: Any) -> TabularPolicy:
-        """`stored`, for numbers from a file."""
+        """`stored` with validation, for numbers from a file."""
         table = as_floats(log_probabilities, "log_probabilities")
-        with np.errstate(over="ignore"):  # infinite probabilities are refused right here
+        with np.errstate(over="ignore"):  # infinite probabilities are rejected by the next line
             check_probabilities(np.exp(table))
         return cls.stored(table)
 
     @classmethod
     def stored(cls, log_probabilities: Any) -> TabularPolicy:
-        """The policy with these log-probabilities, bit for bit when its rows sum to one already."""
+        """The policy with these log-probabilities, bit for bit if its rows already sum to one."""
         table = np.array(log_probabilities, dtype=np.float64)
         total = np.exp(table).sum(axis=1, keepdims=True)
         policy = cls.__new__(cls)
@@ -143,13 +142,13 @@ class TabularPolicy:
 
 
 class MixturePolicy:
-    """Policies of which one is drawn at the start of every episode and then followed: the paper's (1/K) Σ π_k.
+    """A mixture of policies: one is drawn at the start of every episode and then followed; the paper's (1/K) Σ π_k.
 
-    Its values are the averages of theirs. Averaging the tables of probabilities would give another policy.
+    Its values are the averages of theirs. Averaging the probabilities would give a different policy.
 
     Args:
-        policies: `TabularPolicy` objects of one size.
-        weights: how likely each is drawn; the same for all by default.
+        policies: `TabularPolicy` objects of the same size.
+        weights: probability of each policy; uniform by default.
 
     Example:
         >>> left, right = TabularPolicy([[1.0, 0.0]]), TabularPolicy([[0.0, 1.0]])
@@ -166,14 +165,14 @@ class MixturePolicy:
             raise ValueError("a mixture needs at least one policy")
         sizes = {(p.states, p.actions) if isinstance(p, TabularPolicy) else type(p).__name__ for p in self.policies}
         if len(sizes) > 1 or not all(isinstance(size, tuple) for size in sizes):
-            raise ValueError(f"a mixture needs TabularPolicy objects of one size, got {sorted(map(str, sizes))}")
+            raise ValueError(f"a mixture needs TabularPolicy objects of the same size, got {sorted(map(str, sizes))}")
         count = len(self.policies)
         table = np.full(count, 1.0 / count) if weights is None else as_floats(weights, "weights")
         if table.shape != (count,) or not np.isfinite(table).all() or (table < 0.0).any():
-            raise ValueError(f"a mixture of {count} policies needs as many weights that are not negative")
+            raise ValueError(f"a mixture of {count} policies needs as many weights, all finite and not negative")
         if abs(table.sum() - 1.0) > ROW_SUM_TOLERANCE:
             raise ValueError(f"the weights of a mixture sum to {table.sum():.12g}, not 1")
-        self.weights: Array = freeze(table / table.sum())
+        self.weights: Array = freeze(table / table.sum())  # one per policy
 
     @property
     def states(self) -> int:
@@ -197,7 +196,7 @@ class MixturePolicy:
         return f"MixturePolicy({len(self)} policies, states={self.states}, actions={self.actions})"
 
     def save(self, path: PathLike) -> None:
-        """Write all policies and their weights to an `.npz` file (no pickle), whole or not at all."""
+        """Write all policies and their weights to an `.npz` file, atomically and without pickle."""
         tables = np.stack([policy.log_probabilities for policy in self.policies])
         save_arrays(path, "cmdpkit mixture", {"log_probabilities": tables, "weights": self.weights})
 
@@ -217,7 +216,7 @@ class MixturePolicy:
 
 
 def load_policy(path: PathLike) -> TabularPolicy | MixturePolicy:
-    """Read a policy, or a mixture of them, written by `save`."""
+    """Read a policy or a mixture written by `save`."""
     try:
         return TabularPolicy.load(path)
     except ValueError as error:
@@ -226,8 +225,8 @@ def load_policy(path: PathLike) -> TabularPolicy | MixturePolicy:
         return MixturePolicy.load(path)
 
 
-def normalise(table: Array) -> Array:
-    """Rows that sum to one exactly, as they are played; a table that already does is kept bit for bit."""
+def normalise(table: PairTable) -> PairTable:
+    """Normalise the rows to sum to one; a table whose rows already do is returned unchanged."""
     total = table.sum(axis=1, keepdims=True)
     return table if _is_one(total) else table / total
 
@@ -236,14 +235,14 @@ def _is_one(total: Array) -> bool:
     return bool(np.abs(total - 1.0).max() <= 8.0 * np.finfo(float).eps)
 
 
-def normalise_log(log_weights: Array) -> Array:
+def normalise_log(log_weights: PairTable) -> PairTable:
     """log π = w − log Σ_a exp w, row by row."""
-    shifted: Array = log_weights - log_weights.max(axis=1, keepdims=True)
+    shifted: PairTable = log_weights - log_weights.max(axis=1, keepdims=True)
     shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return shifted
 
 
-def check_probabilities(probabilities: Any) -> Array:
+def check_probabilities(probabilities: Any) -> PairTable:
     table = as_floats(probabilities, "a policy's probabilities")
     if table.ndim != 2 or 0 in table.shape:
         raise ValueError(f"a policy's probabilities have shape {table.shape}; they need shape (states, actions)")
@@ -259,7 +258,7 @@ def check_probabilities(probabilities: Any) -> Array:
 
 
 def as_policy(policy: Any, states: int, actions: int, name: str = "policy") -> TabularPolicy:
-    """A `TabularPolicy` of the model's size, from one or from an array of probabilities."""
+    """Convert a policy or an array of probabilities to a `TabularPolicy` of the given size."""
     if not isinstance(policy, TabularPolicy):
         policy = TabularPolicy(policy)
     checked: TabularPolicy = policy

@@ -6,27 +6,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import ConstraintArray
 from cmdpkit.rules.base import Rule, View, Weights
 
 
 class Learner(Protocol):
-    """Owns a policy, shows what is known of it, and improves it for a given mix of costs.
+    """Owns a policy, evaluates it, and improves it for a given mix of costs.
 
-    It honours every field of `Weights`, and `restore(state())` puts it back to where it was, bit for bit.
+    It honours every field of `Weights`, and `restore(state())` restores it bit for bit.
     """
 
     def look(self) -> View:
-        """The current policy, as a rule may see it."""
+        """What a rule may know of the current policy."""
 
     def improve(self, weights: Weights) -> int:
         """Take t_k mirror steps on the mixed cost, anchored at the current policy; returns t_k."""
 
     def state(self) -> dict[str, Any]:
-        """Everything that the future depends on, as arrays, numbers and strings."""
+        """The complete state of the learner, as arrays, numbers and strings."""
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue exactly where `state()` was taken."""
+        """Restore a state returned by `state()`."""
 
 
 @dataclass(frozen=True)
@@ -35,22 +35,22 @@ class Iterate:
 
     k: int
     objective: float  # V_0(π_k), minimised
-    v: Array  # (m,) V_1..V_m at π_k, feasible when ≤ 0
-    multipliers: Array  # (m,) λ_k
-    weights: Weights  # with which π_{k−1} was improved to π_k
-    inner_steps: int  # t_{k−1}, mirror steps taken for it
-    state: Any  # of the rule
-    distance: float | None = None  # from the optimality conditions, in units of V_0, where the rule knows it
+    v: ConstraintArray  # V_1..V_m at π_k, feasible when ≤ 0
+    multipliers: ConstraintArray  # λ_k
+    weights: Weights  # with which π_{k−1} was improved
+    inner_steps: int  # t_{k−1}, mirror steps from π_{k−1} to π_k
+    state: Any  # state of the rule
+    distance: float | None = None  # residual of the optimality conditions, in units of V_0, if the rule computes it
 
 
 def primal_dual(learner: Learner, rule: Rule, state: Any = None, done: int = 0) -> Iterator[Iterate]:
-    """Yield π_1, π_2, ... without end: the caller decides when to stop.
+    """Yield the iterates π_1, π_2, ...; the caller decides when to stop.
 
     Args:
-        learner: owns π_0.
-        rule: decides on weights and multipliers.
-        state: of the rule, to continue with; by default the rule's own start.
-        done: macro steps that have been made before.
+        learner: owns the policy, initially π_0.
+        rule: sets weights and multipliers.
+        state: state of the rule to continue from; `rule.start` by default.
+        done: number of macro steps made before.
     """
     view = learner.look()  # objective and V_1..V_m at the current policy; feasible means ≤ 0
     state = rule.start(view) if state is None else state

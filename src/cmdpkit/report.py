@@ -1,4 +1,4 @@
-"""Results as people read them: tables and progress bars (Rich, imported only when something is shown)."""
+"""Tables and progress bars for the terminal (Rich, imported only when something is shown)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def result_report(result: Result) -> Group:
-    """Verdict, objective with its proof, and every constraint with limit, slack and shadow price."""
+    """Status, objective with its bound, and every constraint with limit, slack and shadow price."""
     from rich.console import Group
     from rich.text import Text
 
@@ -39,7 +39,7 @@ def result_report(result: Result) -> Group:
 
 
 def simulation_report(result: Result) -> Group:
-    """What fresh rollouts say about the last iterate and about the mixture of all."""
+    """Intervals and verdicts from fresh rollouts, for the last iterate and for the mixture of all iterates."""
     from rich.console import Group
     from rich.markup import escape
     from rich.table import Table
@@ -53,7 +53,7 @@ def simulation_report(result: Result) -> Group:
         return Group(*parts)
     level = f"{100.0 * result.certificate.confidence:g} %"
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("constraint", "limit", "policy", "value", f"{level} sure", "verdict"):
+    for title in ("constraint", "limit", "policy", "value", f"{level} interval", "verdict"):
         table.add_column(title, justify="left" if title in ("constraint", "policy", "verdict") else "right")
     for i, constraint in enumerate(result.model.constraints):
         name = escape(f"{constraint.name}{' per step' if constraint.per_step else ''}")
@@ -71,7 +71,7 @@ def simulation_report(result: Result) -> Group:
 
 
 def certificate_report(certificate: Certificate, cmdp: Problem) -> Group:
-    """What is proved of a policy."""
+    """What is proved about a policy."""
     from rich.console import Group
     from rich.table import Table
 
@@ -120,7 +120,7 @@ def _constraint_table(certificate: Certificate, cmdp: Problem) -> Any:
 
 
 def _clean(slack: float) -> float:
-    """A slack that is rounding is shown as zero."""
+    """A slack within rounding error is shown as zero."""
     return 0.0 if abs(slack) < 1e-12 else slack
 
 
@@ -139,7 +139,7 @@ def _plain(report: Any) -> str:
 
 
 def comparison_table(results: list[Result]) -> Any:
-    """Methods side by side on one model: a row for each method and constraint."""
+    """Methods compared on one model: one row per method and constraint."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -165,7 +165,7 @@ def comparison_table(results: list[Result]) -> Any:
 def progress_watcher(
     method: str, total: int | None, callback: Callback | None, time_left: bool = False
 ) -> Iterator[Callback]:
-    """A callback that moves a progress bar on stderr and passes every iteration on to the user's own callback."""
+    """A callback that updates a progress bar on stderr and then calls the user's callback."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -199,7 +199,7 @@ def progress_watcher(
 
 
 def training_report(result: TrainingResult) -> Group:
-    """What was learned: reward and every cost against its limit, over the last iterations."""
+    """Reward and costs against their limits, averaged over the last iterations."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -215,7 +215,7 @@ def training_report(result: TrainingResult) -> Group:
         over = f"[yellow]{shown} (over)[/]" if costs[i] > limit else shown
         facts.add_row(f"cost {i + 1}", over, f"<= {limit:.6g}", f"{result.multipliers[i]:.4g}")
     refused = {name: n for name, n in result.verdicts.items() if name != "accepted" and n}
-    trouble = "; ".join(f"{name}: {n}" for name, n in refused.items()) or "none refused"
+    trouble = "; ".join(f"{name}: {n}" for name, n in refused.items()) or "none rejected"
     size = f"{result.iterations} iterations, {result.steps:,} steps of the environment, {result.time:.3g} s"
     speed = f" ({result.steps / result.time:,.0f} steps per second)" if result.time > 0 else ""
     notes = [f"method {result.method}, {size}{speed}", f"policy steps: {trouble}"]
@@ -230,13 +230,13 @@ def training_text(result: TrainingResult) -> str:
 
 
 def episodes_report(certificate: SimulationCertificate, limits: Sequence[float]) -> Group:
-    """What fresh episodes say about reward and limits."""
+    """Intervals and verdicts from fresh episodes."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("", "mean", f"{100.0 * certificate.confidence:g} % sure", "limit", "verdict"):
+    for title in ("", "mean", f"{100.0 * certificate.confidence:g} % interval", "limit", "verdict"):
         table.add_column(title, justify="left" if title in ("", "verdict") else "right")
     low, high = certificate.objective_interval
     table.add_row("reward", f"{certificate.objective:.5g}", f"{low:.5g} to {high:.5g}", "", "")
@@ -297,7 +297,7 @@ def training_display(
 
 @contextlib.contextmanager
 def tracker() -> Iterator[Callable[[Sequence[Any], str], Iterable[Any]]]:
-    """A function that shows how far a loop has come: on a terminal only."""
+    """A function that shows the progress of a loop, on a terminal only."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -1,11 +1,11 @@
-"""Settings of the learners: what users may change, each with its default, domain and one line of help.
+"""Settings of the learners, each with a default, a domain and a one-line help text.
 
 Methods add options of their own (see rules/registry.py). Importing this module imports neither NumPy nor SciPy.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cmdpkit.options import (
@@ -37,6 +37,8 @@ def _several(value: Any, name: str, _: int | None) -> int:
 
 CONFIDENCE = Domain("a number between 0 and 1", _confidence)
 SEVERAL = Domain("a whole number of at least 2", _several, "whole")
+POLICY = replace(OBJECT, words="a policy, or an (S, A) table of probabilities")
+MULTIPLIERS = replace(OBJECT, words="one number per constraint, not negative")
 
 
 @dataclass(frozen=True)
@@ -44,49 +46,49 @@ class TabularSettings:
     """Settings of the exact and the sampled learner."""
 
     step: float | None = option(
-        None, POSITIVE, "Step: the policy is multiplied by exp(-step * Q); the scale of the model decides by default."
+        None, POSITIVE, "Step size: the policy is multiplied by exp(-step * Q). The default follows the model's scale."
     )
     inner_steps: int | None = option(None, WHOLE, "Policy steps per dual update.  [default: 1]")
     alpha: float | None = option(
         None, NONNEGATIVE, "Weight of the KL divergence to the anchor policy.  [default: 1 / step]"
     )
-    initial_policy: Any = option(None, OBJECT, "Policy to start from; uniform by default.")
-    initial_multipliers: Any = option(None, OBJECT, "Multipliers to start from; the method's own by default.")
+    initial_policy: Any = option(None, POLICY, "Initial policy; uniform by default.")
+    initial_multipliers: Any = option(None, MULTIPLIERS, "Initial multipliers; chosen by the method by default.")
 
 
 @dataclass(frozen=True)
 class ZeroSettings:
-    """What pmd-pd-zero takes beyond the options of pmd-pd."""
+    """Options of pmd-pd-zero in addition to those of pmd-pd."""
 
-    xi: float | None = option(None, POSITIVE, "Slater margin; computed when it is not given.")
+    xi: float | None = option(None, POSITIVE, "Slater margin; computed if not given.")
 
 
 @dataclass(frozen=True)
 class NeuralSettings:
     """Settings of the neural learner.
 
-    Every iteration resets all environments, and its random numbers depend on the seed and its number alone.
+    Every iteration resets all environments; its random numbers depend only on the seed and the iteration number.
     """
 
     num_envs: int = option(10, WHOLE, "Environments stepped together; each gives one sample of reward and costs.")
-    steps: int = option(500, WHOLE, "Steps of every environment per iteration.")
-    gamma: float = option(0.98, GAMMA, "Discount factor of the advantages, and of the measure 'discounted'.")
+    steps: int = option(500, WHOLE, "Steps per environment and iteration.")
+    gamma: float = option(0.98, GAMMA, "Discount factor of the advantages and of the measure 'discounted'.")
     smoothing: float = option(
         1.0, FRACTION, "Lambda of generalised advantage estimation; 1 gives Monte-Carlo returns minus values."
     )
-    hidden: tuple[int, ...] = option((128, 128), WIDTHS, "Sizes of the hidden layers, of policy and critics alike.")
-    radius: float = option(0.003, POSITIVE, "Radius of the trust region: largest mean KL divergence of a step.")
+    hidden: tuple[int, ...] = option((128, 128), WIDTHS, "Sizes of the hidden layers of policy and critics.")
+    radius: float = option(0.003, POSITIVE, "Trust-region radius: largest mean KL divergence of a step.")
     damping: float = option(0.001, NONNEGATIVE, "Added to the diagonal of the Fisher matrix.")
     cg_steps: int = option(10, WHOLE, "Conjugate-gradient steps per policy step.")
-    line_search: int = option(10, WHOLE, "Largest number of trials of the line search.")
+    line_search: int = option(10, WHOLE, "Maximum number of line-search trials.")
     inner_steps: int = option(1, WHOLE, "Policy iterations per dual update.")
     alpha: float = option(
-        1.0, NONNEGATIVE, "Weight of the KL divergence to the anchor policy; it acts from the second inner step on."
+        1.0, NONNEGATIVE, "Weight of the KL divergence to the anchor policy; effective from the second inner step on."
     )
     normalise: bool = option(False, FLAG, "Scale observations by their running mean and standard deviation.")
     critic_rate: float = option(1e-3, POSITIVE, "Learning rate of the critics.")
-    critic_epochs: int = option(5, WHOLE, "Passes of the critics over each batch.")
-    critic_minibatch: int = option(250, WHOLE, "Size of the critics' minibatches.")
+    critic_epochs: int = option(5, WHOLE, "Passes over each batch when the critics are fitted.")
+    critic_minibatch: int = option(250, WHOLE, "Minibatch size of the critics.")
 
 
 ESTIMATORS = ("truncated", "geometric", "pooled")
@@ -97,15 +99,15 @@ class Sampling:
     """How values are estimated from a simulator.
 
     Args:
-        rollouts: M_Q, rollouts from every pair (s, a) for each policy step.
-        value_rollouts: M_V, rollouts from the initial distribution for each dual step.
-        horizon: N, steps of a rollout; by default so many that γ^N ≤ 0.01.
+        rollouts: M_Q, rollouts per state-action pair and policy step.
+        value_rollouts: M_V, rollouts from the initial distribution per dual step.
+        horizon: N, steps per rollout; by default the smallest N with γ^N ≤ 0.01.
         estimator: "truncated", Algorithm 2 itself: discounted sums of N steps; "geometric", as in Figure 3: sums of a
             Geometric(1 − γ) number of steps, undiscounted and unbiased; or "pooled", not in the paper: all transitions
-            ever drawn are kept as an empirical model, `rollouts` single transitions are added from every pair in each
-            step, and the values solve its equations. That needs far fewer transitions, and memory for those seen.
-        schedule: "theory" sets the macro steps and all of the above by Theorem 3 (pmd-pd and "truncated" only).
-        epsilon, confidence: of the theorem: gap and violation at most epsilon with this confidence.
+            drawn so far form an empirical model, each step adds `rollouts` transitions per pair, and the values solve
+            the model's equations. That takes far fewer transitions, and memory to keep them.
+        schedule: "theory" sets the macro steps and all of the above as in Theorem 3 (pmd-pd and "truncated" only).
+        epsilon, confidence: parameters of the theorem: gap and violation are at most epsilon with this confidence.
         slater: the theorem's ξ, the margin by which all limits can be met; computed when a `CMDP` is given.
         certificate_rollouts: fresh rollouts for the certificates of a simulator's result.
 
@@ -117,12 +119,12 @@ class Sampling:
         (404000, True)
     """
 
-    rollouts: int = option(20, WHOLE, "Rollouts from every state-action pair in each step.")
-    value_rollouts: int = option(1_000, WHOLE, "Rollouts from the initial distribution in each step.")
-    horizon: int | None = option(None, WHOLE, "Steps of a rollout; by default until gamma^steps is 0.01.")
-    estimator: str = option("truncated", choice(*ESTIMATORS), "How values are estimated.")
-    schedule: str | None = option(None, choice("theory"), "Use the numbers of Theorem 3.")
-    epsilon: float | None = option(None, POSITIVE, "Theorem 3: the accuracy to reach.")
+    rollouts: int = option(20, WHOLE, "Rollouts per state-action pair and step.")
+    value_rollouts: int = option(1_000, WHOLE, "Rollouts from the initial distribution per step.")
+    horizon: int | None = option(None, WHOLE, "Steps per rollout; by default the smallest with gamma^steps <= 0.01.")
+    estimator: str = option("truncated", choice(*ESTIMATORS), "Method by which values are estimated.")
+    schedule: str | None = option(None, choice("theory"), "Use the parameters of Theorem 3.")
+    epsilon: float | None = option(None, POSITIVE, "Theorem 3: accuracy to reach.")
     confidence: float = option(0.95, CONFIDENCE, "Confidence of Theorem 3 and of the certificates.")
     slater: float | None = option(None, POSITIVE, "Theorem 3: margin by which all limits can be met.")
     certificate_rollouts: int = option(10_000, SEVERAL, "Fresh rollouts for the certificates of a simulator's result.")
@@ -134,7 +136,7 @@ class Sampling:
             if getattr(self, name) is not None or declared.default is not None:
                 object.__setattr__(self, name, declared.domain.check(getattr(self, name), name, None))
         if self.horizon is not None and self.estimator != "truncated":
-            raise ValueError(f"horizon belongs to the truncated estimator; {self.estimator!r} has none")
+            raise ValueError(f"horizon is an option of the truncated estimator; {self.estimator!r} has none")
         self._check_schedule()
 
     def _check_schedule(self) -> None:

@@ -1,4 +1,4 @@
-"""The facade of the tabular learners: `solve()` checks what was asked, picks the method, runs it, certifies."""
+"""The facade of the tabular learners: `solve()` checks its arguments, runs the method and certifies the result."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from cmdpkit.settings import Sampling, TabularSettings, ZeroSettings
 from cmdpkit.simulators import Simulator, as_simulator
 
 EXACT = ("auto", "columns", "lp")
-"""Methods that end at the optimum by themselves. They take no options."""
+"""Exact methods. They take no options."""
 
 ZERO = "pmd-pd-zero"
-"""PMD-PD on a tightened model: it takes the options of pmd-pd, and its own."""
+"""PMD-PD on a tightened model; it takes the options of pmd-pd and its own."""
 
 FIRST_ORDER_ITERATIONS = 10_000
 SAMPLED_ITERATIONS = 300
-"""max_iterations of the first-order methods when none is given, with exact values and with samples."""
+"""Defaults of max_iterations for first-order methods, with exact values and with samples."""
 
 GENERAL = " (besides tol, max_iterations, time_limit, seed, progress, callback, checkpoint, resume)"
 
-LEARNED = "All iterations are done; the policy is as good as its certificate says. More iterations or rollouts help."
-NO_BOUNDS = "There is no certificate, because the simulator has no bounds; the values are estimates of the run itself."
-NO_TIME = "There is no certificate, because it was interrupted; the values are estimates of the run itself."
-NOT_ONE = "Not one iteration fits into the budget of transitions: the policy is the one it would have begun with."
+LEARNED = "All iterations are done; the certificate says how good the policy is. More iterations or rollouts help."
+NO_BOUNDS = "There is no certificate, because the simulator has no bounds; the values are estimates from the run."
+NO_TIME = "There is no certificate, because it was interrupted; the values are estimates from the run."
+NOT_ONE = "The budget of transitions is too small for a single iteration; the policy is the initial one."
 
 
 def solve(
@@ -66,7 +66,7 @@ def solve(
     resume: bool | None = None,
     **options: Any,
 ) -> Result:
-    """Solve a constrained MDP and prove the answer.
+    """Solve a constrained MDP and certify the result.
 
     Args:
         model: a `CMDP`, or a `Simulator` to learn from.
@@ -78,23 +78,23 @@ def solve(
         max_iterations: macro steps of a first-order method (default 10,000; 300 when it samples), or oracle calls of
             "auto" and "columns".
         time_limit: seconds.
-        seed: of the random generator; exact methods draw nothing.
+        seed: seed of all random numbers; exact methods use none.
         progress: show a progress bar.
         callback: called after every iteration with a `Snapshot` (iteration, objective, violation, bound, multipliers,
             time, samples, constraint_values); the run stops when it returns True.
-        sampling: learn from samples alone; always so for a `Simulator`. "auto" then means "pmd-pd". `result.policy` is
-            the last iterate, `result.average_policy` the mixture of all, both with certificates: exact ones for a
-            `CMDP`, statistical ones for a `Simulator`. `tol` plays no part.
-        budget: transitions that may be drawn while learning.
-        checkpoint: a file in which a first-order run keeps its state. A run that finds its own state there continues
-            from it, to the same result bit for bit.
-        resume: True requires that there is a state to continue from, False that there is none; None takes what is
-            there.
-        **options: of the method and its learner, in the user's units. All first-order methods take `step` (π is
-            multiplied by exp(−step · Q̃); the paper's η is step · (1 − γ); by default it follows the model's scale),
+        sampling: learn from samples only, as is always the case for a `Simulator`. "auto" then means "pmd-pd".
+            `result.policy` is the last iterate and `result.average_policy` the mixture of all iterates, both with
+            certificates: exact for a `CMDP`, statistical for a `Simulator`. `tol` is not used.
+        budget: maximum number of transitions drawn for learning.
+        checkpoint: a file to which a first-order run writes its state. If the file holds a state of the same run, the
+            run continues from it, to the same result bit for bit.
+        resume: True requires a state to continue from, False requires that there is none; None continues if there is
+            one.
+        **options: options of the method and its learner, in the user's units. All first-order methods take `step` (π is
+            multiplied by exp(−step · Q̃); the paper's η is step · (1 − γ); the default follows the model's scale),
             `inner_steps` (t_k, default 1), `alpha` (default 1/step) and `initial_policy` (default uniform); those with
-            multipliers also `initial_multipliers`. pmd-pd takes `steps`: "growing" (the default: both steps grow by
-            themselves, nothing to tune) or "fixed" (Algorithm 1, and the default when `step`, `eta_dual` or
+            multipliers also `initial_multipliers`. pmd-pd takes `steps`: "growing" (the default: both steps grow,
+            nothing to tune) or "fixed" (Algorithm 1, and the default when `step`, `eta_dual` or
             `schedule` is given). docs/methods.md lists the options of every method.
 
     Example:
@@ -123,10 +123,10 @@ def solve(
         )
     assert isinstance(model, CMDP)
     if budget is not None:
-        raise ValueError("budget belongs to learning from samples: sampling=cmdpkit.Sampling(...)")
+        raise ValueError("budget is for learning from samples: sampling=cmdpkit.Sampling(...)")
     choice, xi = _choice(model, method, options)
     if choice is None and (checkpoint is not None or resume is not None):
-        raise ValueError(f"method {method!r} keeps no checkpoint; first-order methods do")
+        raise ValueError(f"method {method!r} keeps no checkpoint; only first-order methods do")
     name = method if isinstance(method, str) else choice.name if choice else ""
     if max_iterations is None and choice is not None:
         max_iterations = FIRST_ORDER_ITERATIONS
@@ -159,7 +159,7 @@ def _check_call(model: Any, tol: Any, max_iterations: Any, time_limit: Any, seed
 
 
 def _choice(cmdp: CMDP, method: Any, options: dict[str, Any]) -> tuple[Choice | None, float | None]:
-    """The first-order method with its options, and the Slater margin given for pmd-pd-zero; None for exact methods."""
+    """The first-order method with its options (None for exact methods), and the margin given for pmd-pd-zero."""
     if isinstance(method, str) and method in EXACT:
         if options:
             raise ValueError(f"unknown option {next(iter(options))!r} for method {method!r}; it takes none{GENERAL}")
@@ -173,7 +173,7 @@ def _choice(cmdp: CMDP, method: Any, options: dict[str, Any]) -> tuple[Choice | 
     choice = choose(name, rest, "exact", TabularSettings, cmdp.num_constraints, GENERAL)
     if not choice.method.constrained and cmdp.num_constraints:
         raise ValueError(
-            f"method {method!r} sees no constraints and the model has {cmdp.num_constraints}; use 'pmd-pd' or 'auto'"
+            f"method {method!r} ignores constraints, but the model has {cmdp.num_constraints}; use 'pmd-pd' or 'auto'"
         )
     if getattr(choice.rule, "schedule", None) == "theory":
         clash = [other for other in ("step", "alpha", "inner_steps") if rest.get(other) is not None]
@@ -207,7 +207,7 @@ def _store(
         return None
     assert choice is not None
     if name == ZERO:
-        raise ValueError(f"method {ZERO!r} keeps no checkpoint: it is several runs of pmd-pd")
+        raise ValueError(f"method {ZERO!r} keeps no checkpoint, because it consists of several runs of pmd-pd")
     _check_path(checkpoint)
     fixed = {"tol": tol} | ({"max_iterations": max_iterations} if getattr(choice.rule, "schedule", None) else {})
     store = Checkpoint(checkpoint, choice.identity() | fixed | {"model": _fingerprint(cmdp)})
@@ -283,7 +283,7 @@ def _solve_by_samples(
     resume: bool | None,
     options: dict[str, Any],
 ) -> Result:
-    """Learn from samples, then judge last iterate and mixture: by the model if there is one, else by rollouts."""
+    """Learn from samples, then certify last iterate and mixture: with the model if there is one, or by rollouts."""
     choice = _sampled_choice(model, method, sampling, options)
     if transitions is not None:
         check_count(transitions, "budget", least=0)
@@ -310,13 +310,13 @@ def _sampled_choice(model: CMDP | Simulator, method: Any, sampling: Any, options
     if isinstance(method, str) and (method in EXACT or method == ZERO):
         raise ValueError(f"method {method!r} needs a model; from samples learn {', '.join(names('sampled'))}")
     if options.get("schedule") is not None:
-        raise ValueError("with samples the schedule is a matter of Sampling(schedule='theory', epsilon=...)")
+        raise ValueError("with samples the schedule is set by Sampling(schedule='theory', epsilon=...)")
     choice = choose(method, options, "sampled", TabularSettings, model.num_constraints, GENERAL)
     if sampling.schedule == "theory":
         if choice.name != "pmd-pd":
-            raise ValueError(f"schedule='theory' is Theorem 3, of pmd-pd, not of {choice.name}")
+            raise ValueError(f"schedule='theory' is Theorem 3, which holds for pmd-pd, not for {choice.name}")
         if choice.given:
-            raise ValueError(f"Theorem 3 sets {next(iter(choice.given))!r} itself, or needs it as it is; leave it out")
+            raise ValueError(f"Theorem 3 sets {next(iter(choice.given))!r} itself or fixes it; leave it out")
     return with_start(choice, model)
 
 
@@ -374,12 +374,12 @@ def _judge(simulator: Simulator, policy: Any, sampling: Sampling, seed: int) -> 
         return None
     try:
         return certify_by_simulation(simulator, policy, sampling.confidence, sampling.certificate_rollouts, seed=seed)
-    except KeyboardInterrupt:  # the second Ctrl-C: what was learned must not be lost
+    except KeyboardInterrupt:  # a second Ctrl-C: the learned policy must not be lost
         return None
 
 
 def _estimates(learned: Learned) -> tuple[float, Any]:
-    """The last estimates of the run itself, where nothing better is known."""
+    """The last estimates of the run, where there is no certificate."""
     if not learned.iterations:
         return float("nan"), np.full(learned.multipliers.shape, np.nan)
     return float(learned.history["objective"][-1]), learned.history["constraint_values"][-1]
@@ -389,7 +389,7 @@ def _estimates(learned: Learned) -> tuple[float, Any]:
 def _progress_bar(
     show: bool, method: str, total: int | None, callback: Callback | None, time_left: bool = False
 ) -> Iterator[Callback | None]:
-    """A callback that also moves a progress bar, when one is wanted."""
+    """The callback, which also updates a progress bar if `show` is True."""
     if not show:
         yield callback
         return

@@ -1,4 +1,4 @@
-"""The facade of the neural learner: `train()` learns on an environment, `certify_on_episodes()` judges the policy."""
+"""The facade of the neural learner: `train()` learns a policy, `certify_on_episodes()` certifies it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 NEURAL = "pip install 'cmdpkit[neural]', or in a clone of it .venv/bin/pip install -c constraints.txt -e '.[neural]'"
 
-TRAINED = "All iterations are done. Fresh episodes tell how good and how safe the policy is: certify_on_episodes."
+TRAINED = "All iterations are done. Use certify_on_episodes to certify the policy on fresh episodes."
 
 
 def train(
@@ -51,28 +51,28 @@ def train(
     callback: Callable[..., Any] | None = None,
     **options: Any,
 ) -> TrainingResult:
-    """Train a neural policy to earn reward within limits on costs.
+    """Train a neural policy to maximise reward subject to limits on costs.
 
     Args:
         env: a registered name, a function that makes an environment, or a vector environment; the costs are in
             `info["cost"]` or `info["costs"]` (`cmdpkit.envs.WithCosts` adds them).
         method: a registered method, such as "pmd-pd", "npg-pd" or "crpo" (docs/methods.md lists them with their
             options), or an instance of a rule, as in `cmdpkit.rules.CRPO(first=True)`, also of a class of your own.
-        limits: one for every cost.
+        limits: one limit per cost.
         measure: what a limit bounds: "episode", the sum over an episode of at most `steps` steps, as in the paper;
             "discounted", the discounted sum; "step", the average per step.
-        seed: of everything random: the same seed gives the same result.
-        iterations: policy iterations, of `num_envs` times `steps` steps of the environment each; a dual update that has
-            begun is finished, so that with `inner_steps` 2 an odd number is rounded up.
+        seed: seed of all random numbers; the same seed gives the same result.
+        iterations: policy iterations of `num_envs` times `steps` environment steps each. A dual update that has begun
+            is completed: with `inner_steps` 2, an odd number is rounded up.
         time_limit: seconds.
-        out: a folder for the log (CSV), the policy, and checkpoints. A run that finds its own checkpoint there
-            continues from it, to the same result as if it had never stopped.
-        resume: True requires that there is a run to continue, False that there is none; None takes what is there.
-        tensorboard: also write TensorBoard's files to `out`.
-        progress: a live display on stderr.
+        out: a folder for the log (CSV), the policy, and checkpoints. If it holds a checkpoint of the same run, the run
+            continues from it, to the same result as without interruption.
+        resume: True requires a run to continue, False requires that there is none; None continues if there is one.
+        tensorboard: also write TensorBoard event files to `out`.
+        progress: show a live display on stderr.
         callback: called after every iteration with a `Snapshot`; the run stops when it returns True.
-        **options: of the method, and of the learner: the fields of `NeuralSettings` (num_envs, steps, gamma, radius,
-            inner_steps, ...). docs/methods.md lists all of them.
+        **options: options of the method, and of the learner: the fields of `NeuralSettings` (num_envs, steps, gamma,
+            radius, inner_steps, ...). docs/methods.md lists all of them.
 
     Example:
         >>> import cmdpkit as ck
@@ -91,7 +91,7 @@ def train(
     except ImportError as error:
         raise ImportError(f"training needs PyTorch, Gymnasium and safetensors: {NEURAL}") from error
     threads = torch.get_num_threads()
-    learner = NeuralLearner(env, limits, measure, int(seed), choice.settings)  # which uses one thread
+    learner = NeuralLearner(env, limits, measure, int(seed), choice.settings)  # sets PyTorch to one thread
     try:
         identity = {"env": _name(env), "limits": learner.limits.tolist(), "measure": measure, "seed": int(seed)}
         store = _store(folder, identity | choice.identity(), resume)
@@ -112,7 +112,7 @@ def _train(
     tensorboard: bool,
 ) -> TrainingResult:
     recorder = TrainingRecorder(learner, budget)
-    # The paper's experiment begins with λ = 0
+    # The paper's experiment starts with λ = 0
     zero = np.zeros(learner.limits.size) if choice.method.multipliers else None
     run = Run(learner, choice.rule, recorder, budget, [], zero, store)
     if folder is not None and not run.steps:
@@ -120,7 +120,7 @@ def _train(
     board = _board(folder, run.iterations) if tensorboard else None
 
     def tell(iterate: Iterate) -> None:
-        """Every policy iteration of a macro step is told of, one after the other."""
+        """Report every policy iteration of a macro step, in order."""
         for news in recorder.news():
             if board is not None:
                 _draw(board, news)
@@ -192,20 +192,20 @@ def certify_on_episodes(
     seed: int = 0,
     progress: bool = False,
 ) -> SimulationCertificate:
-    """Intervals for reward and costs from fresh episodes, and a verdict on every limit.
+    """Estimate reward and costs on fresh episodes, with confidence intervals and a verdict on every limit.
 
     Args:
         env: as for `train`.
         policy: a `NeuralPolicy`.
         limits, measure: as for `train`.
-        confidence: all intervals hold together with at least this probability.
-        episodes: how many, of at most `steps` steps each.
-        steps, gamma: of the measure.
+        confidence: all intervals hold simultaneously with at least this probability.
+        episodes: number of episodes, of at most `steps` steps each.
+        steps, gamma: maximum length of an episode, and discount factor of the measure "discounted".
         bounds: (low, high) of the reward and of each cost in one step. With them (or with `metadata["bounds"]` of the
-            environment) the intervals are empirical Bernstein's, valid at any number of episodes; without, they are
-            Student's, which assume nearly normal means (`certificate.assumption` says so).
-        num_envs: environments stepped together; with many more, BLAS's threads may cost a busy machine dearly.
-        seed: of the episodes.
+            environment) the intervals are empirical Bernstein intervals, valid for any number of episodes. Without
+            them they are Student's, which assume nearly normal means (`certificate.assumption` says so).
+        num_envs: environments stepped together. Many more may be slow on a busy machine, because BLAS starts threads.
+        seed: seed of the episodes.
         progress: show a progress bar on stderr, on a terminal.
     """
     settings = (limits, measure, confidence, episodes, steps, gamma, bounds, num_envs, seed)
@@ -226,7 +226,7 @@ def _check_call(limits: Any, iterations: Any, seed: Any, time_limit: Any, callba
         raise TypeError(f"callback must be callable, not {type(callback).__name__}")
     table = as_floats(limits, "limits")
     if table.ndim != 1:
-        raise ValueError(f"limits must be a list with one number for every cost, got {limits!r}")
+        raise ValueError(f"limits must be a list with one number per cost, got {limits!r}")
     return int(table.size)
 
 
@@ -240,7 +240,7 @@ def _folder(out: PathLike | None, resume: bool | None, tensorboard: bool) -> Pat
     if resume and not checkpoint.exists() and not (folder / "run.json").exists():
         raise FileNotFoundError(f"there is no run in {folder} to resume")
     if resume is False and checkpoint.exists():
-        raise FileExistsError(f"{folder} holds a run already; resume it, or choose another folder")
+        raise FileExistsError(f"{folder} already holds a run; resume it, or choose another folder")
     return folder
 
 
@@ -269,8 +269,8 @@ def _draw(board: Any, news: Snapshot) -> None:
 
 
 def _write_log(path: Path, history: History) -> None:
-    """The history as a table: one row per iteration, a column for every number."""
-    names = {new: old for old, new in OTHER_NAMES.items()}  # the log speaks of reward, costs and steps
+    """Write the history as CSV: one row per iteration, one column per number."""
+    names = {new: old for old, new in OTHER_NAMES.items()}  # the log uses the names reward, costs and steps
     columns: dict[str, Any] = {"iteration": range(1, len(history) + 1)}
     for column in history.columns:
         table, name = history[column], names.get(column, column)
@@ -279,7 +279,7 @@ def _write_log(path: Path, history: History) -> None:
 
 
 def _with_one_argument(callback: Callable[..., Any] | None) -> Callback | None:
-    """Callbacks used to take a row and its number. Those that still do are called so."""
+    """Older callbacks take a row and its number; they are still called with both."""
     if callback is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What the commands share: exit codes, models by name or file, printing."""
+"""Helpers of the commands: exit codes, models by name or file, printing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 DONE, LIMIT_REACHED, BAD_INPUT, INFEASIBLE = 0, 1, 2, 3
 
 SET = click.option(
-    "--set", "parameters", multiple=True, metavar="KEY=VALUE", help="A parameter of a built-in problem, e.g. gamma=0.9."
+    "--set", "parameters", multiple=True, metavar="KEY=VALUE", help="Parameter of a built-in problem, e.g. gamma=0.9."
 )
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of tables.")
-WITH_POLICY = click.option("--with-policy", is_flag=True, help="--json: include the policy itself.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+WITH_POLICY = click.option("--with-policy", is_flag=True, help="With --json: include the policy.")
 
 
 def find_model(name: str, parameters: tuple[str, ...] = ()) -> CMDP:
@@ -60,7 +60,7 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def need(*packages: str) -> None:
-    """Refuse a command whose optional packages are missing, and say how to install them."""
+    """Raise an error if optional packages are missing, and say how to install them."""
     from importlib.util import find_spec
 
     from cmdpkit.training import NEURAL
@@ -75,5 +75,5 @@ def show(report: Any) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    # A narrow terminal may break the lines, but no digit may be cut off.
+    # On a narrow terminal lines may wrap, but no digit may be cut off.
     Console(highlight=False, width=max(console.width, 80)).print(report)

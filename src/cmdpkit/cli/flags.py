@@ -1,7 +1,7 @@
-"""Command-line flags, derived from what rules and settings declare.
+"""Command-line flags, derived from the declarations of rules and settings.
 
-The rules are read as text, not imported: that would load NumPy, and `--help` is to be instant. A test compares what is
-read with the registry itself.
+The rules are parsed, not imported: importing them would load NumPy and make `--help` slow. A test compares the result
+with the registry.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def catalogue() -> tuple[Entry, ...]:
 def method_names(*learners: str) -> list[str]:
     """The methods that run with one of the learners."""
     found = {e.name for e in catalogue() if set(learners) & set(e.learners)}
-    return sorted(found, key=lambda name: (name != "pmd-pd", name))  # ours first
+    return sorted(found, key=lambda name: (name != "pmd-pd", name))  # pmd-pd first
 
 
 def _entries(module: ast.Module) -> Iterable[Entry]:
@@ -85,7 +85,7 @@ def _domain(node: Any) -> Domain:
 
 
 def method_flags(*learners: str) -> list[click.Option]:
-    """One flag per option of a method, with the methods that take it in front of its help."""
+    """One flag per option of a method; its help starts with the methods that take it."""
     takers: dict[str, list[str]] = {}
     declared: dict[str, Option] = {}
     for entry in catalogue():
@@ -105,7 +105,7 @@ def settings_flags(settings: type, prefix: str = "", leave_out: Iterable[str] = 
 
 
 def flag(declared: Option, prefix: str = "") -> click.Option:
-    """A flag that is None unless it is given, so that defaults stay where they are declared."""
+    """A flag whose value is None unless it is given; defaults are applied where they are declared."""
     text = f"{prefix}: {declared.help}" if prefix else declared.help
     default = declared.default
     if default is not None and default is not False and "[default:" not in text:
@@ -139,7 +139,7 @@ NUMBERS = Numbers()
 
 
 class Derived(click.Command):
-    """A command whose further flags are made when it is parsed or described, not when the program starts."""
+    """A command whose derived flags are created when it is parsed or described, not when the program starts."""
 
     def __init__(self, *args: Any, derive: Callable[[], list[click.Option]] | None = None, **settings: Any) -> None:
         super().__init__(*args, **settings)

@@ -1,4 +1,4 @@
-"""The program: its commands, and its way of refusing. Nothing heavy is imported before a command needs it."""
+"""The program: its commands and error handling. Heavy imports are deferred until a command needs them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cmdpkit.cli.common import BAD_INPUT, LIMIT_REACHED
 def cli() -> None:
     """Constrained Markov decision processes, solved with a proof.
 
-    Exit codes: 0 optimal or done, 1 a limit was reached (or the run was stopped), 2 bad input, 3 infeasible.
+    Exit codes: 0 optimal or done, 1 a limit was reached or the run was stopped, 2 bad input, 3 infeasible.
     """
 
 
@@ -32,7 +32,7 @@ for _command in (
 
 
 def main() -> None:
-    """Run the command line; what the user did wrong ends in one line on stderr, never in a traceback."""
+    """Run the command line; invalid input gives a one-line message on stderr, not a traceback."""
     try:
         cli(prog_name="cmdpkit", standalone_mode=False)
     except click.ClickException as error:

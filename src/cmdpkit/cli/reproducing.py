@@ -12,10 +12,14 @@ from cmdpkit.cli.common import show
 @click.command(short_help="Reproduce the paper's experiments.")
 @click.argument("names", nargs=-1)
 @click.option(
-    "--out", default="out/results", show_default=True, type=click.Path(file_okay=False), help="Where to write."
+    "--out",
+    default="out/results",
+    show_default=True,
+    type=click.Path(file_okay=False),
+    help="Folder of data and figures.",
 )
-@click.option("--seeds", default=30, show_default=True, help="How many random instances.")
-@click.option("--quick", is_flag=True, help="A minute's run that only shows that everything works.")
+@click.option("--seeds", default=30, show_default=True, help="Number of random instances.")
+@click.option("--quick", is_flag=True, help="Run for a minute, only to check that everything works.")
 def reproduce(names: tuple[str, ...], out: str, seeds: int, quick: bool) -> None:
     """Reproduce the paper's experiments: fig1, fig2, table1, zero, theory, fig3, complexity, or all of these.
 

@@ -26,7 +26,7 @@ def solve_flags() -> list[click.Option]:
     growing = click.Option(
         ["--steps"],
         type=click.Choice(["growing", "fixed"]),
-        help="pmd-pd, pmd-pd-zero: steps that grow by themselves, or Algorithm 1 with fixed ones.",
+        help="pmd-pd, pmd-pd-zero: growing steps, or Algorithm 1 with fixed steps.",
     )
     return [
         *settings_flags(TabularSettings, "First-order methods"),
@@ -37,7 +37,7 @@ def solve_flags() -> list[click.Option]:
     ]
 
 
-@click.command(cls=Derived, derive=solve_flags, short_help="Solve a model and prove the answer.")
+@click.command(cls=Derived, derive=solve_flags, short_help="Solve a model and certify the result.")
 @click.argument("model")
 @click.option(
     "--method",
@@ -45,24 +45,24 @@ def solve_flags() -> list[click.Option]:
     show_default=True,
     type=click.Choice(METHODS),
     metavar="METHOD",
-    help=f"How to solve it: {', '.join(METHODS)}.",
+    help=f"One of {', '.join(METHODS)}.",
 )
 @click.option("--tol", default=1e-6, show_default=True, help="Relative gap and violation to prove.")
 @click.option("--max-iterations", type=int, help="Macro steps, or oracle calls of auto and columns.")
-@click.option("--time-limit", type=float, metavar="SECONDS", help="Stop after this long, with the best policy so far.")
+@click.option("--time-limit", type=float, metavar="SECONDS", help="Stop after this time with the best policy so far.")
 @SET
 @click.option(
-    "--sample", is_flag=True, help=f"Learn from samples of the model alone: {', '.join(method_names('sampled'))}."
+    "--sample", is_flag=True, help=f"Learn from samples of the model only: {', '.join(method_names('sampled'))}."
 )
-@click.option("--budget", type=int, metavar="TRANSITIONS", help="--sample: stop before more are drawn.")
+@click.option("--budget", type=int, metavar="TRANSITIONS", help="--sample: maximum number of transitions drawn.")
 @click.option(
     "--checkpoint",
     type=click.Path(dir_okay=False),
-    help="First-order methods: keep the state of the run in this file, and continue from it.",
+    help="First-order methods: write the state of the run to this file, and continue from it.",
 )
 @click.option("--seed", type=int, help="--sample: seed of the random numbers.  [default: 0]")
 @click.option(
-    "--out", type=click.Path(dir_okay=False), help="Save the policy here (.npz), the result beside it (.json)."
+    "--out", type=click.Path(dir_okay=False), help="Save the policy to this file (.npz), a summary next to it (.json)."
 )
 @JSON
 @WITH_POLICY
@@ -83,7 +83,7 @@ def solve(
 
     settings = {name: value for name, value in settings.items() if value is not None}
     if with_policy and not as_json:
-        raise ValueError("--with-policy belongs to --json; --out FILE saves the policy")
+        raise ValueError("--with-policy needs --json; --out FILE saves the policy")
     settings = _with_sampling(settings, sample)
     if out is not None:
         _check_out(out, model)
@@ -103,11 +103,11 @@ def solve(
 
 
 def _with_sampling(settings: dict[str, Any], sample: bool) -> dict[str, Any]:
-    """The settings with those of the estimator as a `Sampling`."""
+    """The settings, with those of the estimator combined in a `Sampling`."""
     draws = {name: settings[name] for name in options_of(Sampling) if name in settings and name != "schedule"}
     alone = [*draws, *(name for name in ("budget", "seed") if name in settings)]
     if alone and not sample:
-        raise ValueError(f"--{alone[0].replace('_', '-')} belongs to learning from samples; add --sample")
+        raise ValueError(f"--{alone[0].replace('_', '-')} is for learning from samples; add --sample")
     if not sample:
         return settings
     if "schedule" in settings:
@@ -121,7 +121,7 @@ def _check_out(out: str, model: str) -> None:
 
     check_folder(out)
     if Path(out).suffix == ".json":
-        raise ValueError(f"--out {out} is where the policy goes (.npz); the result is written beside it as .json")
+        raise ValueError(f"--out {out} is the file of the policy (.npz); the summary is written next to it as .json")
     for target in (Path(out), _beside(out)):
         if target.exists() and Path(model).exists() and target.samefile(model):
             raise ValueError(f"--out {out} would overwrite the model {model}; choose another name")
@@ -137,13 +137,13 @@ def _exit_code(status: Status) -> int:
     return {Status.OPTIMAL: DONE, Status.INFEASIBLE: INFEASIBLE}.get(status, LIMIT_REACHED)
 
 
-@click.command(short_help="Prove how good and how safe a policy is.")
+@click.command(short_help="Certify a policy: optimality gap and violations.")
 @click.argument("model")
 @click.argument("policy", type=click.Path(dir_okay=False))
-@click.option("--tol", default=1e-6, show_default=True, help="What counts as optimal and feasible (exit code 0).")
+@click.option("--tol", default=1e-6, show_default=True, help="Tolerance for optimal and feasible (exit code 0).")
 @JSON
 def certify(model: str, policy: str, tol: float, as_json: bool) -> None:
-    """Prove how good and how safe POLICY (a file written by policy.save) is for MODEL."""
+    """Certify POLICY, a file written by policy.save, for MODEL: bound its optimality gap and its violations."""
     from cmdpkit.certificates.prover import certify as prove
     from cmdpkit.checks import check_nonnegative
     from cmdpkit.policy import load_policy
@@ -183,11 +183,11 @@ def certify(model: str, policy: str, tol: float, as_json: bool) -> None:
 @SET
 @JSON
 def problems(name: str | None, out: str | None, parameters: tuple[str, ...], as_json: bool) -> None:
-    """List the built-in problems; or describe one, or write it to a file."""
+    """List the built-in problems, describe one, or write one to a file."""
 
     if name is None:
         if out is not None or parameters:
-            raise ValueError("say which problem to write: cmdpkit problems NAME --out FILE")
+            raise ValueError("name the problem to write: cmdpkit problems NAME --out FILE")
         _list_problems(as_json)
         return
     cmdp = built_in(name, parameters)

@@ -22,7 +22,7 @@ def train_flags() -> list[click.Option]:
 @click.command(cls=Derived, derive=train_flags, short_help="Train a neural policy on a constrained environment.")
 @click.argument("env")
 @click.option("--method", default="pmd-pd", show_default=True, type=click.Choice(method_names("neural")))
-@click.option("--limit", "limits", type=float, multiple=True, help="Limit of a cost; once for every cost, in order.")
+@click.option("--limit", "limits", type=float, multiple=True, help="Limit on a cost; repeat it per cost, in order.")
 @click.option(
     "--measure",
     default="episode",
@@ -32,22 +32,22 @@ def train_flags() -> list[click.Option]:
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of all random numbers.")
 @click.option("--iterations", default=400, show_default=True, help="Policy iterations.")
-@click.option("--set", "others", multiple=True, metavar="KEY=VALUE", help="Any option of cmdpkit.train, by its name.")
-@click.option("--time-limit", type=float, metavar="SECONDS", help="Stop after this long; the run can be resumed.")
+@click.option("--set", "others", multiple=True, metavar="KEY=VALUE", help="Any other option of cmdpkit.train, by name.")
+@click.option("--time-limit", type=float, metavar="SECONDS", help="Stop after this time; the run can be resumed.")
 @click.option("--out", type=click.Path(file_okay=False), help="Folder of the run.  [default: runs/ENV-METHOD-SEED]")
 @click.option(
     "--resume/--no-resume",
     default=None,
-    help="Insist that there is a run to continue, or none.  [default: continue one]",
+    help="Require that there is a run to continue, or that there is none.  [default: continue if there is one]",
 )
-@click.option("--tensorboard", is_flag=True, help="Also write TensorBoard's files to the folder.")
+@click.option("--tensorboard", is_flag=True, help="Also write TensorBoard event files to the folder.")
 @JSON
 @WITH_POLICY
 def train(env: str, method: str, seed: int, out: str | None, others: tuple[str, ...], **settings: Any) -> None:
     """Train a neural policy on ENV, a registered Gymnasium environment with costs (module:name imports it first)."""
     as_json, with_policy = settings.pop("as_json"), settings.pop("with_policy")
     if with_policy and not as_json:
-        raise ValueError("--with-policy belongs to --json; the policy is saved in the folder of the run")
+        raise ValueError("--with-policy needs --json; the policy is saved in the folder of the run")
     need("torch", "gymnasium", "safetensors")
     import cmdpkit.envs  # noqa: F401 - registers the environments
     from cmdpkit.report import training_report
@@ -59,7 +59,7 @@ def train(env: str, method: str, seed: int, out: str | None, others: tuple[str, 
     more = dict(setting(text) for text in others)
     clash = [key for key in more if key in (*settings, "seed", "method", "out", "env", "progress", "callback")]
     if clash:
-        raise ValueError(f"--set {clash[0]}=... : it has a flag of its own, see cmdpkit train --help")
+        raise ValueError(f"--set {clash[0]}=... has its own flag; see cmdpkit train --help")
     settings |= more
     folder = out or f"runs/{env.replace(':', '-').replace('/', '-')}-{method}-{seed}"
     try:
@@ -80,9 +80,9 @@ def train(env: str, method: str, seed: int, out: str | None, others: tuple[str, 
 
 @click.command(short_help="Certify a trained policy on fresh episodes.")
 @click.argument("run", type=click.Path(file_okay=False))
-@click.option("--episodes", default=1_000, show_default=True, help="How many.")
-@click.option("--confidence", default=0.95, show_default=True, help="Of all intervals together.")
-@click.option("--seed", default=0, show_default=True, help="Of the episodes.")
+@click.option("--episodes", default=1_000, show_default=True, help="Number of episodes.")
+@click.option("--confidence", default=0.95, show_default=True, help="Joint confidence of all intervals.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the episodes.")
 @JSON
 def evaluate(run: str, episodes: int, confidence: float, seed: int, as_json: bool) -> None:
     """Certify the policy of RUN, a folder written by `cmdpkit train`, on fresh episodes.

@@ -1,13 +1,13 @@
 """The constrained Acrobot of the paper's Appendix E.2: one environment for Gymnasium, and many at once, compiled.
 
-The acrobot hangs down and is to be swung up by a torque on its second joint. What a step earns and uses depends on the
+The acrobot hangs down and is swung up by a torque on its second joint. Reward and costs of a step depend on the
 observation before it and on the action (0, 1, 2: torque −1, 0, +1):
 
     reward   1 while the tip is high:  −cos θ₁ − cos(θ₁ + θ₂) > −0.5
     cost 1   1 when the torque is not −1 while θ̇₁ < 0
     cost 2   1 when the torque is not −1 while θ̇₂ < 0
 
-An episode is a window of 500 steps: when the tip reaches the goal the acrobot hangs down again, and the window goes on.
+An episode is a window of 500 steps: when the tip reaches the goal, the acrobot is reset and the window continues.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ WINDOW = 500
 """Steps of an episode."""
 
 PARALLEL_SIZE = 16_384
-"""From this many environments on threads are used. On an idle machine they pay from 64 on, but where other programs run
-each call may wait milliseconds for its slowest thread, and one thread steps 10,000 environments in that time."""
+"""Number of environments from which threads are used. On an idle machine they pay off from 64 on, but on a busy one a
+call may wait milliseconds for its slowest thread, and one thread steps 10,000 environments in that time."""
 
 
 class ConstrainedAcrobot(AcrobotEnv):
-    """Acrobot-v1's physics with the paper's reward and two costs, in `info["costs"]`; `info["goal"]` tells of resets.
+    """Acrobot-v1 with the paper's reward and two costs, in `info["costs"]`; `info["goal"]` reports resets.
 
     Made by `gymnasium.make("cmdpkit/ConstrainedAcrobot-v0")`, which ends the window after 500 steps.
     """
@@ -46,15 +46,15 @@ class ConstrainedAcrobot(AcrobotEnv):
 
 
 class ConstrainedAcrobots(VectorEnv):
-    """Many constrained acrobots, stepped by compiled code: what `gymnasium.make_vec` makes of the same name.
+    """Many constrained acrobots, stepped by compiled code; `gymnasium.make_vec` returns it for the same name.
 
-    Every environment draws from a random stream of its own, so that what it does depends neither on the others nor on
-    the number of threads. A window that ends begins anew in the same step (`AutoresetMode.SAME_STEP`).
+    Every environment has its own random stream, and does not depend on the others or on the number of threads. When a
+    window ends, a new one starts in the same step (`AutoresetMode.SAME_STEP`).
 
     Args:
-        num_envs: how many.
+        num_envs: number of environments.
         max_episode_steps: steps of a window.
-        threads: None steps large batches in parallel and small ones in one thread; True and False insist.
+        threads: whether to use threads; None uses them for large batches.
 
     Example:
         >>> acrobots = ConstrainedAcrobots(3)
@@ -99,13 +99,13 @@ class ConstrainedAcrobots(VectorEnv):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin new windows, in the environments that `options["reset_mask"]` names or in all.
+        """Start new windows in the environments selected by `options["reset_mask"]`, or in all.
 
-        One seed is enough for all environments; a list gives each its own. Without a seed the streams go on.
+        A single seed serves all environments; a list gives each its own. Without a seed the streams continue.
         """
         chosen = np.array((options or {}).get("reset_mask", self._everyone))
         if chosen.shape != (self.num_envs,) or chosen.dtype != np.bool_:
-            raise ValueError(f"options['reset_mask'] must be {self.num_envs} truth values, got {chosen!r}")
+            raise ValueError(f"options['reset_mask'] must be {self.num_envs} booleans, got {chosen!r}")
         if seed is not None:
             self._seed(seed, chosen)
         observations = np.empty((self.num_envs, 6), dtype=np.float32)
@@ -135,7 +135,7 @@ class ConstrainedAcrobots(VectorEnv):
         if windows < 0:
             if self._age.min() < 0:
                 raise RuntimeError("call reset() before step()")
-            raise ValueError(f"actions must be {n} whole numbers of 0, 1 and 2, got {actions!r}")
+            raise ValueError(f"actions must be {n} integers among 0, 1 and 2, got {actions!r}")
         infos: dict[str, Any] = {"costs": costs, "_costs": self._everyone}
         if windows:
             infos |= {"final_obs": last.copy(), "_final_obs": ended}
@@ -143,11 +143,11 @@ class ConstrainedAcrobots(VectorEnv):
         return observations, rewards, np.zeros(n, dtype=np.bool_), ended, infos
 
     def state(self) -> dict[str, Any]:
-        """All that the future depends on, random streams included, as a dict of arrays."""
+        """The complete state, random streams included, as a dict of arrays."""
         return {"physical": self._physical.copy(), "random": self._random.copy(), "age": self._age.copy()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue exactly where `state()` was taken, in this or another process."""
+        """Restore a state returned by `state()`, in this or another process."""
         for name, mine in (("physical", self._physical), ("random", self._random), ("age", self._age)):
             stored = np.asarray(state[name])
             if stored.shape != mine.shape or stored.dtype != mine.dtype:

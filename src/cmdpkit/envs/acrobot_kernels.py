@@ -1,7 +1,7 @@
-"""Compiled Acrobot: many pendulums at once, each with a random stream of its own.
+"""Compiled Acrobot: many pendulums at once, each with its own random stream.
 
-Imported only when the batched environment is made; the compiled code is cached. Operations and their order are those of
-Gymnasium's Acrobot-v1, in float64, so that float32 observations come out equal.
+Imported only when the batched environment is created; the compiled code is cached. Operations and their order are those
+of Gymnasium's Acrobot-v1, in float64; the float32 observations are equal.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit, prange, uint64
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-STEP = 0.2  # seconds a step
+STEP = 0.2  # seconds per step
 GRAVITY = 9.8
 FASTEST_1, FASTEST_2 = 4.0 * math.pi, 9.0 * math.pi  # bounds of the angular velocities
 
@@ -51,7 +51,7 @@ def _wrap(angle):  # pragma: no cover - compiled
 
 @njit(cache=True, inline="always", error_model="numpy")
 def _observe(t1, t2, w1, w2, observation):  # pragma: no cover - compiled
-    """Writes the observation; returns the height of the tip above the fixed joint."""
+    """Write the observation; return the height of the tip above the fixed joint."""
     cos1 = math.cos(t1)
     observation[0], observation[1] = cos1, math.sin(t1)
     observation[2], observation[3] = math.cos(t2), math.sin(t2)
@@ -79,7 +79,7 @@ def _physics(t1, t2, w1, w2, torque):  # pragma: no cover - compiled
 
 @njit(cache=True, inline="always", error_model="numpy")
 def _restart(state, random, i, observation):  # pragma: no cover - compiled
-    """Hanging down, each of the four numbers uniform in ±0.1 and rounded to float32 as Gymnasium does."""
+    """Reset: each of the four numbers is uniform in ±0.1 and rounded to float32, as in Gymnasium."""
     for j in range(4):
         state[i, j] = np.float32(-0.1 + 0.2 * _uniform(random, i))
     _observe(state[i, 0], state[i, 1], state[i, 2], state[i, 3], observation)
@@ -94,7 +94,7 @@ def _one(state, random, age, window, action, i, observation, last, reward, costs
     costs[i, 1] = 1.0 if pushing and w2 < 0.0 else 0.0
     t1, t2, w1, w2 = _physics(t1, t2, w1, w2, action[i] - 1.0)
     state[i, 0], state[i, 1], state[i, 2], state[i, 3] = t1, t2, w1, w2
-    if _observe(t1, t2, w1, w2, observation[i]) > 1.0:  # the goal: hang down again, and go on
+    if _observe(t1, t2, w1, w2, observation[i]) > 1.0:  # the goal: reset, and continue
         _restart(state, random, i, observation[i])
     age[i] += 1
     ended[i] = age[i] >= window
@@ -106,7 +106,7 @@ def _one(state, random, age, window, action, i, observation, last, reward, costs
 
 @njit(cache=True, error_model="numpy")
 def _ready(age, action):  # pragma: no cover - compiled
-    """Every environment has been reset, and every action is 0, 1 or 2."""
+    """Whether every environment has been reset and every action is 0, 1 or 2."""
     fit = True
     for i in range(age.size):
         fit &= age[i] >= 0 and 0 <= action[i] <= 2
@@ -115,7 +115,7 @@ def _ready(age, action):  # pragma: no cover - compiled
 
 @njit(cache=True, error_model="numpy")
 def step_serial(state, random, age, window, action, observation, last, reward, costs, ended):  # pragma: no cover
-    """Step every environment; how many windows ended, or −1 when nothing was done because something is wrong."""
+    """Step every environment; return the number of windows that ended, or −1 if the input is invalid."""
     if not _ready(age, action):
         return -1
     for i in range(state.shape[0]):
@@ -125,7 +125,7 @@ def step_serial(state, random, age, window, action, observation, last, reward, c
 
 @njit(cache=True, error_model="numpy", parallel=True)
 def step_parallel(state, random, age, window, action, observation, last, reward, costs, ended):  # pragma: no cover
-    """`step_serial` in threads, with the same numbers."""
+    """`step_serial` with threads; the results are the same."""
     if not _ready(age, action):
         return -1
     for i in prange(state.shape[0]):

@@ -1,4 +1,4 @@
-"""Many copies of an environment as one: what a learner steps."""
+"""Batches: many copies of an environment, stepped together."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ SAME_STEP = AutoresetMode.SAME_STEP
 
 
 def as_batch(env: str | Callable[[], Any] | VectorEnv, num_envs: int, **options: Any) -> VectorEnv:
-    """`num_envs` copies of an environment, each starting anew in the step in which its episode ends.
+    """Make `num_envs` copies of an environment, each reset in the step in which its episode ends.
 
     Args:
-        env: a registered name, for which compiled batches are used where there are any; a function that makes one
-            environment; or a vector environment, which is checked and used as it is.
-        num_envs: how many copies.
-        **options: passed on to `gymnasium.make` with a name.
+        env: a registered name, for which a compiled batch is used if there is one; a function that makes one
+            environment; or a vector environment, which is checked and used unchanged.
+        num_envs: number of copies.
+        **options: passed to `gymnasium.make` if `env` is a name.
 
     Example:
         >>> import gymnasium
@@ -33,13 +33,13 @@ def as_batch(env: str | Callable[[], Any] | VectorEnv, num_envs: int, **options:
             raise ValueError(f"{env} has {env.num_envs} environments, but {num_envs} are asked for")
         if not _same_step(env):
             raise ValueError(
-                f"{env} does not start anew in the step in which an episode ends; "
+                f"{env} does not reset in the step in which an episode ends; "
                 "make it with autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP"
             )
         return env
     if isinstance(env, gymnasium.Env):
         raise TypeError(
-            f"{env} is one environment, and {num_envs} are needed: pass a function that makes one, as in "
+            f"{env} is one environment, but {num_envs} are needed: pass a function that makes one, as in "
             "lambda: WithCosts(gymnasium.make('CartPole-v1'), fn)"
         )
     if isinstance(env, str):
@@ -60,7 +60,7 @@ def as_batch(env: str | Callable[[], Any] | VectorEnv, num_envs: int, **options:
 
 
 def _copies(make: Callable[[], Any], count: int) -> VectorEnv:
-    # A batch takes the type of a cost from whichever environment reports first: an int 0 would cut all others down.
+    # A batch takes the type of a cost from the first report: after an int 0 all other costs would be truncated.
     return SyncVectorEnv([lambda: FloatCosts(make())] * count, autoreset_mode=SAME_STEP)
 
 

@@ -1,7 +1,7 @@
-"""Costs for Gymnasium environments: what a step uses of each limit, in `info`.
+"""Costs for Gymnasium environments, reported in `info`.
 
-One cost is `info["cost"]`, a number; several are `info["costs"]`, a vector. That is how the safe-learning suites report
-them, and it is all that a learner reads.
+A single cost is `info["cost"]`, a number; several are `info["costs"]`, a vector. Suites of safe reinforcement learning
+report them in the same way, and learners read nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cmdpkit.checks import Array
 
 
 class Step(NamedTuple):
-    """What a cost may depend on. `observation` is what the policy saw when it chose `action`."""
+    """Arguments of a cost function. `observation` is what the policy saw when it chose `action`."""
 
     observation: Any
     action: Any
@@ -28,12 +28,12 @@ class Step(NamedTuple):
 
 
 class WithCosts(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Any environment, with costs that a function computes.
+    """An environment with costs computed by a function.
 
     Args:
         env: the environment.
         fn: called with a `Step` after every step; returns one number, which becomes `info["cost"]`, or a list of m
-            numbers, which becomes `info["costs"]`. Truth values count as 0 and 1.
+            numbers, which becomes `info["costs"]`. Booleans count as 0 and 1.
 
     Example:
         A cart that should stay near the middle:
@@ -63,7 +63,7 @@ class WithCosts(gymnasium.Wrapper[Any, Any, Any, Any]):
         taken = Step(self._before, action, float(reward), observation, terminated, truncated, info)
         self._before = _kept(observation)
         if "cost" in info or "costs" in info:
-            raise ValueError(f"{self.env} reports costs of its own; it needs no WithCosts")
+            raise ValueError(f"{self.env} already reports costs; WithCosts is not needed")
         costs = _checked(self._fn(taken), f"fn returned for {taken}")
         if self._shape is None:
             self._shape = costs.shape
@@ -77,14 +77,14 @@ class WithCosts(gymnasium.Wrapper[Any, Any, Any, Any]):
 class SixTuple(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Gymnasium's `step` for an environment that returns (observation, reward, cost, terminated, truncated, info).
 
-    The cost moves into `info`. Safety-Gymnasium and its relatives return such six-tuples.
+    The cost is moved to `info`. Safety-Gymnasium and similar suites return such six-tuples.
     """
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         answer: Any = self.env.step(action)
         if len(answer) != 6:
             raise ValueError(
-                f"{self.env} returned {len(answer)} things from step, not the six (observation, reward, cost, "
+                f"{self.env} returned {len(answer)} values from step, not the six (observation, reward, cost, "
                 "terminated, truncated, info) that SixTuple is for"
             )
         observation, reward, cost, terminated, truncated, info = answer
@@ -94,7 +94,7 @@ class SixTuple(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class FloatCosts(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """The same environment, its costs checked and made floating-point numbers; one without costs stays as it is."""
+    """The same environment with its costs validated and converted to float; without costs it is unchanged."""
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
@@ -108,12 +108,12 @@ class FloatCosts(gymnasium.Wrapper[Any, Any, Any, Any]):
 def read_costs(infos: Mapping[str, Any], num_envs: int, count: int | None = None) -> Array:
     """The costs (num_envs, m) of one step of a vector environment with same-step resets.
 
-    An environment whose episode ended in this step reports in `infos["final_info"]`, as Gymnasium has it.
+    An environment whose episode ended in this step reports in `infos["final_info"]`, as is usual in Gymnasium.
 
     Args:
-        infos: what `step` of the vector environment returned last.
-        num_envs: how many environments there are.
-        count: how many costs there must be, if that is known.
+        infos: the infos returned by the last `step` of the vector environment.
+        num_envs: number of environments.
+        count: number of costs, if known.
     """
     costs = _present(infos)
     if costs is None or "final_info" in infos:
@@ -129,10 +129,10 @@ def read_costs(infos: Mapping[str, Any], num_envs: int, count: int | None = None
             "cmdpkit.envs.WithCosts(env, fn) adds them"
         )
     if costs.shape[0] != num_envs:
-        raise ValueError(f"costs were reported for {costs.shape[0]} environments, and there are {num_envs}")
+        raise ValueError(f"costs were reported for {costs.shape[0]} environments, but there are {num_envs}")
     if count is not None and costs.shape[1] != count:
         raise ValueError(
-            f"the environment reports {_counted(costs.shape[1], 'cost')}, and {_counted(count, 'limit')} "
+            f"the environment reports {_counted(costs.shape[1], 'cost')}, but {_counted(count, 'limit')} "
             f"{'was' if count == 1 else 'were'} given: every cost needs a limit"
         )
     if not np.isfinite(costs).all():
@@ -146,7 +146,7 @@ def _counted(number: int, thing: str) -> str:
 
 
 def _present(infos: Mapping[str, Any]) -> Array | None:
-    """(num_envs, m), or None when there are none."""
+    """(num_envs, m), or None if there are no costs."""
     if "costs" in infos:
         return np.asarray(infos["costs"], dtype=np.float64)
     return np.asarray(infos["cost"], dtype=np.float64)[:, None] if "cost" in infos else None
@@ -169,5 +169,5 @@ def _checked(costs: Any, what: str) -> Array:
 
 
 def _kept(observation: Any) -> Any:
-    """A copy where the environment might write into its array again."""
+    """Copy an array that the environment might overwrite."""
     return observation.copy() if isinstance(observation, np.ndarray) else observation

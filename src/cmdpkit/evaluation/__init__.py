@@ -1,4 +1,4 @@
-"""Policy evaluation: how the linear systems of a policy are solved, and what they tell."""
+"""Policy evaluation: the linear systems of a policy and their solvers."""
 
 from cmdpkit.evaluation.evaluate import Evaluation, evaluate
 from cmdpkit.evaluation.system import Plan, PolicySystem

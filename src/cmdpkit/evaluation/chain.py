@@ -11,11 +11,11 @@ from cmdpkit.checks import Array
 from cmdpkit.model import CMDP
 
 SAMPLE, SHARED = 200, 0.7
-"""Rows that are looked at for shared successors; where merging leaves less than this part, all rows are merged."""
+"""Rows sampled for shared successors, and the fraction of entries below which all rows are merged."""
 
 
 def chosen_chain(cmdp: CMDP, choice: Any) -> Any:
-    """The chain of a deterministic policy: rows are only gathered."""
+    """The chain of a deterministic policy: rows are gathered."""
     rows = np.arange(cmdp.states) * cmdp.actions + choice
     return cmdp.transitions[rows]
 
@@ -24,13 +24,13 @@ def mixed_chain(cmdp: CMDP, probabilities: Array) -> Any:
     """The chain of a randomised policy, π(a|s) as (S, A)."""
     states, actions = cmdp.states, cmdp.actions
     if not sp.issparse(cmdp.transitions):
-        # One vector-matrix product a state: (S, 1, A) @ (S, A, S).
+        # One vector-matrix product per state: (S, 1, A) @ (S, A, S).
         return np.matmul(probabilities[:, None, :], cmdp.transitions.reshape(states, actions, states))[:, 0, :]
-    # Rows of the actions that are taken, one after the other. A successor of two actions may appear twice, which sums.
+    # Rows of the actions that are taken, concatenated. A successor of two actions may appear twice; its entries add up.
     matrix, weights = cmdp.transitions, probabilities.ravel()
     taken = np.flatnonzero(weights)
     lengths = np.diff(matrix.indptr)[taken]
-    if taken.size == weights.size:  # all of them: nothing to gather
+    if taken.size == weights.size:  # all actions are taken: nothing to gather
         whole = matrix.data * np.repeat(weights, lengths), matrix.indices.copy(), matrix.indptr[::actions].copy()
         return _merged(sp.csr_array(whole, shape=(states, states)))
     ends = np.cumsum(lengths)
@@ -42,7 +42,7 @@ def mixed_chain(cmdp: CMDP, probabilities: Array) -> Any:
 
 
 def _merged(chain: Any) -> Any:
-    """Add up what several actions give to one successor, where they share many: a look at some rows tells."""
+    """Merge duplicate successors, if a sample of rows shows that actions share many of them."""
     some = chain[:: max(1, chain.shape[0] // SAMPLE)]
     entries = some.nnz
     some.sum_duplicates()
@@ -52,9 +52,10 @@ def _merged(chain: Any) -> Any:
 
 
 def separator_width(chain: Any) -> int:
-    """How many states cut the chain in two parts of at least a quarter each: a level of a breadth-first search.
+    """Size of a separator: a level of a breadth-first search that leaves at least a quarter of the states on each side.
 
-    A lattice has its side, a random graph most of its states. The factors of I − γ P_π need at least the square of it.
+    For a lattice it is the side, for a random graph most of the states. The factors of I − γ P_π have at least its
+    square as their size.
     """
     from scipy.sparse.csgraph import connected_components, dijkstra
 
@@ -65,7 +66,7 @@ def separator_width(chain: Any) -> int:
         inside = np.flatnonzero(component == size.argmax())
         graph = graph[inside][:, inside]
     start = 0
-    for _ in range(3):  # a start at the rim has the narrowest levels
+    for _ in range(3):  # a search from the boundary has the narrowest levels
         distance = dijkstra(graph, unweighted=True, indices=start).astype(np.int64)
         start = int(distance.argmax())
     width = np.bincount(distance)

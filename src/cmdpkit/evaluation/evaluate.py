@@ -16,7 +16,7 @@ from cmdpkit.policy import MixturePolicy, as_policy
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What a policy earns and uses. Row 0 of the tables is the objective, rows 1..m are the constraints."""
+    """Values of a policy. Row 0 of the tables is the objective, rows 1..m are the constraints."""
 
     objective: float
     constraint_values: Array  # (m,), to be compared with the limits
@@ -45,7 +45,7 @@ def evaluate(cmdp: CMDP, policy: Any) -> Evaluation:
         columns = zip(*([getattr(part, field.name) for field in fields(Evaluation)] for part in parts), strict=True)
         return Evaluation(*(sum(w * x for w, x in zip(policy.weights, column, strict=True)) for column in columns))
     pi = as_policy(policy, cmdp.states, cmdp.actions).probabilities
-    # Back in the user's sense: a reward is −c_0, an AtLeast quantity is −c_i.
+    # Back to the user's sense: a reward is −c_0, an AtLeast quantity is −c_i.
     signs = np.concatenate([[cmdp.sense], cmdp.signs])[:, None]
     tables = (signs * cmdp.costs).reshape(-1, cmdp.states, cmdp.actions)
     system = PolicySystem(cmdp, pi)

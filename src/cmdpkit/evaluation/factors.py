@@ -15,16 +15,16 @@ from cmdpkit.evaluation.patience import breathe
 Solve = Callable[[Array], Array]
 
 ONE_BY_ONE = 500
-"""Up to this many states right-hand sides are solved one by one: BLAS would start threads, ruinous when they wait."""
+"""Up to this many states right-hand sides are solved one by one: BLAS threads are very slow on a busy machine."""
 
 RESTART, CYCLES = 30, 50
-"""Length of a GMRES cycle, and how many are tried."""
+"""Length of a GMRES cycle, and maximum number of cycles."""
 
 SLOW, SLOW_CYCLES = 0.5, 3
-"""So many cycles that leave more than this part of the residual mean that GMRES needs a preconditioner."""
+"""If the residual is still larger than this fraction after so many cycles, GMRES is preconditioned."""
 
 FILLING_STATES = 2_000
-"""Up to this many states a chain whose factors would fill up is factorised densely."""
+"""Up to this many states a chain whose sparse factors would fill in is factorised densely."""
 
 
 def dense_lu(chain: Any, gamma: float) -> tuple[Solve, Solve]:
@@ -48,14 +48,14 @@ def dense_lu(chain: Any, gamma: float) -> tuple[Solve, Solve]:
 
 
 def sparse_lu(chain: Any, gamma: float) -> tuple[Solve, Solve]:
-    """SuperLU in symmetric mode: I − γ P_π is diagonally dominant, so that no pivoting is needed (growth ≤ 2)."""
+    """SuperLU in symmetric mode: I − γ P_π is diagonally dominant and needs no pivoting (growth ≤ 2)."""
     from scipy.sparse.linalg import splu
 
     factors = splu(
         _system(chain, gamma),
         permc_spec="MMD_AT_PLUS_A",
         diag_pivot_thresh=0.0,
-        relax=1,  # so sparse a matrix has no use for blocks of columns: a quarter faster without them (measured)
+        relax=1,  # for matrices this sparse, blocks of columns do not help: a quarter faster without them (measured)
         panel_size=1,
         options={"SymmetricMode": True},
     )
@@ -70,12 +70,12 @@ def sparse_lu(chain: Any, gamma: float) -> tuple[Solve, Solve]:
 
 
 class Krylov:
-    """GMRES, for chains whose factors fill up and whose sweeps crawl.
+    """GMRES, for chains whose factors fill in and whose sweeps converge slowly.
 
-    A few slow modes, as nearly separate parts of a chain have, are no obstacle to plain GMRES. Where its cycles make
+    A few slow modes, as in a chain of nearly separate parts, are no obstacle to plain GMRES. Where its cycles make
     little progress it is preconditioned: by a dense LU up to `FILLING_STATES` states, by an incomplete LU above.
-    It solves until the residual is what is asked for or rounding, or for as long as it makes progress; whoever uses
-    the result looks at the residual.
+    It iterates until the residual is as small as requested or at the level of rounding, or until progress stops; the
+    caller checks the residual.
     """
 
     def __init__(self, chain: Any, gamma: float) -> None:

@@ -1,9 +1,9 @@
-"""Compiled sweeps over large sparse models. Imported only where they pay; the compiled code is cached.
+"""Compiled sweeps over large sparse models. Imported only where they pay off; the compiled code is cached.
 
-All matrices are CSR with unsigned indices, which compile to half the instructions of signed ones. Every kernel works on
-the states `first` to `last` and touches no others, so that blocks of states can run in several threads; what it
-computes for a state does not depend on the blocks. Tables with up to four columns are padded to four and kept in
-registers, which is two to three times as fast as a loop over the columns.
+All matrices are CSR with unsigned indices, which compile to half the instructions of signed ones. Every kernel works
+only on the states `first` to `last`, which allows blocks of states to run in several threads; the result for a state
+does not depend on the blocks. Tables with up to four columns are padded to four and kept in registers, which is two to
+three times as fast as a loop over the columns.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ ONE = np.uint64(1)
 
 @njit(cache=True, nogil=True)
 def bellman(indptr, indices, data, cost, gamma, value, noise, backup, choice, first, last):  # pragma: no cover
-    """backup(s) = min_a c(s, a) + γ Σ P V; `choice` moves to the minimum where that gains more than `noise`.
+    """backup(s) = min_a c(s, a) + γ Σ P V; `choice` changes to the minimum where that gains more than `noise`.
 
-    Returns the extremes of backup − V, and how many choices moved.
+    Returns the extremes of backup − V, and the number of choices that changed.
     """
     actions = cost.size // value.size
     q = np.empty(actions)
@@ -176,10 +176,10 @@ def flow(indptr, indices, data, visits, out):  # pragma: no cover
 
 @njit(cache=True, nogil=True, fastmath=True)
 def gmres_cycle(indptr, indices, data, gamma, rest, steps, aim):  # pragma: no cover
-    """The x in the Krylov space of `steps` dimensions that makes |rest − (I − γ P) x|₂ smallest; `aim` is enough.
+    """Minimise |rest − (I − γ P) x|₂ over x in the Krylov space of `steps` dimensions; stop at `aim`.
 
-    Arnoldi's method with modified Gram-Schmidt and Givens rotations, written out: threads of BLAS would wait for each
-    other in thousands of short products.
+    Arnoldi's method with modified Gram-Schmidt and Givens rotations, written out: BLAS threads would synchronise in
+    thousands of short products.
     """
     n = rest.size
     basis = np.empty((steps + 1, n))

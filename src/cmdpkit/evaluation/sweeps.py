@@ -1,7 +1,7 @@
 """Sweeps for chains that mix: V ← c_π + γ P_π V for all right-hand sides at once, with MacQueen's bounds.
 
 After one sweep with D = TV − V, the values lie within TV + γ/(1 − γ) [min D, max D]. Only the span of D counts, and it
-shrinks with the chain's mixing, not with γ: ten random successors a state make it a third at every sweep. The middle of
+shrinks as the chain mixes, not with γ: with ten random successors per state, to a third at every sweep. The middle of
 the interval is added once, at the end. Occupancies are the transposed problem, with the total mass in that role.
 """
 
@@ -17,14 +17,14 @@ from cmdpkit.evaluation.backup import ahead, padded, parts
 from cmdpkit.evaluation.patience import breathe
 
 TRIAL = 30
-"""Sweeps after which the contraction is measured, over the last ten."""
+"""Number of sweeps after which the contraction is measured, over the last ten."""
 
 PATIENCE = 5
-"""Sweeps without progress that mean: this is rounding."""
+"""Number of sweeps without progress after which the error is taken to be rounding."""
 
 
 class Swept(NamedTuple):
-    """What the sweeps found; `reached` says whether as exactly as asked, or as rounding allows."""
+    """Result of the sweeps; `reached` says whether the accuracy was met, or limited by rounding only."""
 
     values: Array
     reached: bool
@@ -33,7 +33,7 @@ class Swept(NamedTuple):
 def sweep_values(
     chain: Any, gamma: float, cost: Array, guess: Array | None, accuracy: Array, most: float, compiled: bool
 ) -> Swept:
-    """V (S, n) = c_π + γ P_π V to within `accuracy` (n,), or as near as `most` sweeps are going to come."""
+    """V (S, n) = c_π + γ P_π V to within `accuracy` (n,), or as close as `most` sweeps can get."""
     n = cost.shape[1]
     start = np.zeros_like(cost) if guess is None else guess
     sweep, values = (_compiled if compiled else _plain)(chain, gamma, cost, start)
@@ -57,7 +57,7 @@ def _compiled(chain: Any, gamma: float, cost: Array, start: Array) -> tuple[Any,
 
 
 def _plain(chain: Any, gamma: float, cost: Array, start: Array) -> tuple[Any, Array]:
-    columns = np.asfortranarray(cost)  # column by column: NumPy is slow across short rows
+    columns = np.asfortranarray(cost)  # by columns: NumPy is slow on short rows
 
     def sweep(values: Array, out: Array) -> tuple[Array, Array]:
         low, high = np.empty(values.shape[1]), np.empty(values.shape[1])
@@ -74,7 +74,7 @@ def _plain(chain: Any, gamma: float, cost: Array, start: Array) -> tuple[Any, Ar
 
 
 class Watch:
-    """Sees from the last errors whether `most` sweeps can suffice, and when rounding is all that is left."""
+    """Predicts from the last errors whether `most` sweeps suffice, and detects rounding."""
 
     def __init__(self, most: float) -> None:
         self.most = most

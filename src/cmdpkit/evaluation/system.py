@@ -1,13 +1,13 @@
 """The linear system of a policy, (I − γ P_π) x = b, by the method that suits its chain.
 
-The rule, for a sparse model of more than `DENSE_STATES` states (others: dense LU; measurements in docs/design.md):
+For a sparse model of more than `DENSE_STATES` states (others: dense LU; measurements in docs/decisions.md):
 
-1. Sweeps, if the chain mixes: thirty sweeps measure the contraction, and it must promise an end within `SWEEPS`.
-2. Sparse LU, if a narrow set of states cuts the chain in two (queues, grids): its factors stay sparse.
-3. GMRES; where it is slow, with a dense LU (up to 2,000 states) or an incomplete one. Where that fails too, sweeps to
-   the bitter end.
+1. Sweeps, if the chain mixes: thirty sweeps measure the contraction, which must predict an end within `SWEEPS`.
+2. Sparse LU, if a small set of states separates the chain (queues, grids): its factors stay sparse.
+3. GMRES; if it is slow, preconditioned by a dense LU (up to 2,000 states) or an incomplete one. If that fails too,
+   sweeps without an early stop.
 
-A `Plan` remembers what was found, so that the next policy of the same run starts with it.
+A `Plan` records the method found, for the next policies of the same run.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from cmdpkit.evaluation.sweeps import Swept, sweep_occupancy, sweep_values
 from cmdpkit.model import CMDP
 
 DENSE_STATES = 200
-"""Up to this many states a dense LU is at least as fast as anything else, however sparse the chain."""
+"""Up to this many states a dense LU is at least as fast as any other method, even for sparse chains."""
 
 SWEEPS = 400
 """More sweeps than this cost more than a factorisation."""
 
-BITTER_END = 10_000
-"""Sweeps after a Krylov solver that failed: whatever is reached then is what there is, and bounds will tell."""
+MOST_SWEEPS = 10_000
+"""Number of sweeps after a Krylov solver failed; the bounds account for whatever accuracy they reach."""
 
 SEPARATOR = 1_500
-"""A chain that so many states cut in two is factorised by a sparse LU, if they are also few of all states."""
+"""Largest separator for which a sparse LU is used; it must also be at most an eighth of the states."""
 
 
 @dataclass
 class Plan:
-    """How the chains of a model are solved in one run: "sweeps", "dense", "sparse", "krylov"; None: not known yet."""
+    """The method for the chains of one run: "sweeps", "dense", "sparse" or "krylov"; None if not known yet."""
 
     method: str | None = None
 
     @property
     def is_direct(self) -> bool:
-        """Factorisations solve to rounding, whatever accuracy is asked for."""
+        """Factorisations solve up to rounding, whatever accuracy is requested."""
         return self.method in ("dense", "sparse")
 
 
@@ -56,8 +56,8 @@ class PolicySystem:
     Args:
         cmdp: the model.
         probabilities: (S, A) array π(a|s); or
-        choice: (S,) integers, the action of a deterministic policy in each state (cheaper: rows are only gathered).
-        plan: what is known of the model's chains; shared by the policies of a run.
+        choice: (S,) integers, the action of a deterministic policy in each state (cheaper: rows are gathered).
+        plan: the method for the model's chains; shared by the policies of a run.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class PolicySystem:
             return self._direct()[0](policy_cost)
         residual = np.asarray(accuracy) * (1.0 - self.cmdp.gamma)  # |V − V^π| ≤ max|r| / (1 − γ)
         values = self._by_krylov().solve(policy_cost, guess, residual)
-        return self._sweep(policy_cost, values, accuracy, BITTER_END).values.reshape(policy_cost.shape)
+        return self._sweep(policy_cost, values, accuracy, MOST_SWEEPS).values.reshape(policy_cost.shape)
 
     def _sweep(self, policy_cost: Array, guess: Array | None, accuracy: Array | float, most: float) -> Swept:
         gamma = self.cmdp.gamma
@@ -122,12 +122,12 @@ class PolicySystem:
         return self.plan.method in (None, "sweeps") and SWEEPS > 0
 
     def _keep_sweeping(self, reached: bool) -> bool:
-        """Sweeps that reach their end are the method; those that crawl leave the plan to the factorisations."""
+        """Keep sweeps as the method if they converged; otherwise leave the choice open."""
         self.plan.method = "sweeps" if reached else None
         return reached
 
     def _decide(self) -> str:
-        """The method for a chain that is not swept."""
+        """The method for a chain on which sweeps are slow."""
         if self.plan.method is None:
             width = separator_width(self.chain)
             self.plan.method = "sparse" if width <= min(SEPARATOR, self.cmdp.states / 8) else "krylov"
@@ -146,12 +146,12 @@ class PolicySystem:
 
 
 def first_method(chain: Any) -> str | None:
-    """Dense LU for what is dense or small; the rest is found out by sweeping."""
+    """Dense LU for dense or small models; otherwise None, and sweeps are tried first."""
     return "dense" if not sp.issparse(chain) or chain.shape[0] <= DENSE_STATES else None
 
 
 def rounding_floor(cmdp: CMDP) -> Array:
-    """(m + 1,) error that the values of a policy have by rounding alone: no evaluation need be more exact."""
+    """(m + 1,) rounding error of the values of a policy: no evaluation needs to be more accurate."""
     return _rounding(cmdp.gamma) * cmdp.cost_sizes / (1.0 - cmdp.gamma)
 
 

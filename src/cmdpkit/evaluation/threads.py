@@ -1,8 +1,8 @@
-"""Threads for large sweeps, where they are faster: that is measured as they run.
+"""Threads for large sweeps, used where measurements during the run show that they are faster.
 
-The states are cut into blocks, which depend on the size of the problem alone, and no block's result depends on who
-computes it: results are the same bit for bit, with and without threads. So both ways can be tried. The pace of each is
-remembered, the better one is used, and the other gets a new chance now and then: a machine may become busy, or free.
+The states are split into blocks that depend only on the size of the problem, and the result of a block does not depend
+on the thread that computes it: results are the same bit for bit with and without threads. Both ways are timed and the
+faster one is used. The other is tried again from time to time, since the load of the machine may change.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from itertools import count, pairwise
 from typing import TypeVar
 
 BLOCK = 1_000_000
-"""Work in one block: about a millisecond. Less than three blocks are not worth a second thread (measured)."""
+"""Work per block, about a millisecond. Below three blocks a second thread does not pay off (measured)."""
 
 RETRY = 40
-"""Every so many sweeps the way that was slower is tried again."""
+"""Number of sweeps after which the slower way is tried again."""
 
 T = TypeVar("T")
 
 
 class Pace:
-    """Seconds a unit of work takes alone and together."""
+    """Seconds per unit of work, single-threaded and with threads."""
 
     def __init__(self) -> None:
-        self.seconds = {False: 0.0, True: 0.0}  # not measured yet counts as fast: both are tried at first
+        self.seconds = {False: 0.0, True: 0.0}  # 0 means not measured yet: both ways are tried first
         self.calls = 0
 
     def together(self) -> bool:
@@ -45,7 +45,7 @@ PACE = Pace()
 
 
 def in_blocks(run: Callable[[int, int], T], states: int, work: int) -> list[T]:
-    """run(first, last) for consecutive blocks of all states, in order; several at a time where that is faster."""
+    """Call run(first, last) for consecutive blocks of all states, with threads where that is faster."""
     blocks = min(max(1, work // BLOCK), states)
     bounds = [states * b // blocks for b in range(blocks + 1)]
     if blocks < 3 or helpers() == 0:
@@ -58,7 +58,7 @@ def in_blocks(run: Callable[[int, int], T], states: int, work: int) -> list[T]:
 
 
 def _shared(run: Callable[[int, int], T], bounds: list[int]) -> list[T]:
-    """The calling thread and its helpers take block after block from one queue."""
+    """The calling thread and its helpers take blocks from one queue."""
     found: dict[int, T] = {}
     queue = count()
 
@@ -69,14 +69,14 @@ def _shared(run: Callable[[int, int], T], bounds: list[int]) -> list[T]:
     waiting = [_pool().submit(work_off) for _ in range(helpers())]
     work_off()
     for helper in waiting:
-        if not helper.cancel():  # one that never got a processor is not waited for
+        if not helper.cancel():  # do not wait for a helper that has not started
             helper.result()
     return [found[b] for b in range(len(bounds) - 1)]
 
 
 @cache
 def helpers() -> int:
-    """Threads beside the calling one: a processor each, at most three (sweeps are bound by memory)."""
+    """Number of threads besides the calling one: one per processor, at most three (sweeps are memory-bound)."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(available, 4) - 1
 

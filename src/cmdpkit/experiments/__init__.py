@@ -1,1 +1,1 @@
-"""Experiments: one file a figure; `run()` makes the data, `plot()` draws it."""
+"""Experiments: one file per figure; `run()` computes the data, `plot()` draws it, `section()` checks the claims."""

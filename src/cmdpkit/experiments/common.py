@@ -1,4 +1,4 @@
-"""What the experiments share: colours, data files, figures, fitted rates, and the claims that they check."""
+"""Helpers of the experiments: colours, data files, figures, fitted rates, and claims."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DUAL_STEP: dict[str, dict[str, Any]] = {"pmd-pd": {"eta_dual": 1.0}, "npg-pd": {
 
 Item = TypeVar("Item")
 Track = Callable[[Sequence[Any], str], Iterable[Any]]
-"""Wraps a sequence so that its progress is shown."""
+"""Wraps a sequence and shows the progress of iterating over it."""
 
 
 class Claim(NamedTuple):
@@ -53,7 +53,7 @@ class Section:
 
 
 class Settings(NamedTuple):
-    """Where an experiment writes, how many random instances it takes, and whether it only shows that it works."""
+    """Output folder, number of random instances, and whether to run only a quick check."""
 
     folder: Path
     seeds: int = 30
@@ -74,7 +74,7 @@ def random_instance(seed: int, constraints: int = 1, gamma: float | None = None)
     transitions = rng.uniform(size=(states, actions, states))
     transitions /= transitions.sum(axis=2, keepdims=True)
     reward, utilities = rng.uniform(size=(states, actions)), rng.uniform(size=(constraints, states, actions))
-    # Limits that the policy which is greedy for all utilities together meets, and the greedy one for the reward misses.
+    # Limits that the policy greedy for the sum of all utilities meets, and the one greedy for the reward violates.
     plain = CMDP(transitions, reward=reward, gamma=gamma)
     together = CMDP(transitions, reward=utilities.sum(axis=0), gamma=gamma)
     limits = []
@@ -119,7 +119,7 @@ def slope(k: Array, error: Array, start: int) -> float:
 
 
 def linear_rate(error: Array, floor: float = 1e-11) -> float:
-    """The factor by which |error| shrinks a step, fitted on the second half of the steps before it reaches `floor`."""
+    """The factor per step by which |error| shrinks, fitted on the second half of the steps above `floor`."""
     size = np.maximum.accumulate(np.abs(error)[::-1])[::-1]  # oscillations: the largest error from here on
     good = np.flatnonzero(size > floor)
     tail = good[len(good) // 2 :]
@@ -136,7 +136,7 @@ def append_row(columns: dict[str, list[Any]], row: Sequence[Any]) -> None:
 
 
 def read_csv(path: Path) -> dict[str, Array]:
-    """Columns of a file of `write_csv`; numbers as numbers, text as text."""
+    """Read the columns of a file written by `write_csv`; numbers as numbers, text as text."""
     with open(path, newline="") as file:
         header, *rows = list(csv.reader(file))
     columns: dict[str, Array] = {}
@@ -149,7 +149,7 @@ def read_csv(path: Path) -> dict[str, Array]:
 
 
 def thinned(steps: int, points: int = 300) -> Array:
-    """Indices of about `points` steps, evenly spaced in their logarithm: enough to draw, small enough to keep."""
+    """Indices of about `points` steps, evenly spaced in their logarithm, for plots and data files."""
     return np.unique(np.geomspace(1, steps, points).astype(int)) - 1
 
 

@@ -1,4 +1,4 @@
-"""Theorem 3: how many transitions an accuracy takes, against 1/ε, beside the proved exponents."""
+"""Theorem 3: number of transitions against accuracy 1/ε, compared with the proved exponents."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from cmdpkit.solver import solve
 STEPS = 1_000
 ROLLOUTS = (1, 3, 10, 30)
 SEEDS = 4
-HORIZON = 42  # 0.8^42 < 1e-4: the bias is below the accuracies looked at
+HORIZON = 42  # 0.8^42 < 1e-4: the bias is below the accuracies considered
 ACCURACIES = np.geomspace(0.3, 0.02, 12)
 CURVES = {"pmd-pd": ("pmd-pd", "truncated"), "crpo": ("crpo", "truncated"), "pooled": ("pmd-pd", "pooled")}
 LABELS = {"pmd-pd": "PMD-PD", "crpo": "CRPO", "pooled": "PMD-PD, pooled"}
@@ -82,7 +82,7 @@ def small_instance() -> CMDP:
 
 
 def _run_theorem(settings: Settings) -> None:
-    """Theorem 3 with its own parameters: does the average keep its promise?"""
+    """Theorem 3 with its own parameters: check gap and violation of the average."""
     cmdp = small_instance()
     rows: dict[str, list[Any]] = {name: [] for name in ("epsilon", "seed", "K", "transitions", "gap", "violation")}
     for epsilon in (4.0,) if settings.quick else (2.0, 1.0):
@@ -175,12 +175,12 @@ def section(settings: Settings) -> Section:
     remarks = (
         "The paper's instance, effective step 1, η′ = 1; the error is max(gap, violation) of the average of the "
         f"iterates, exact, in the mean over {SEEDS} seeds. For every ε the cheapest of {ROLLOUTS[0]} to {ROLLOUTS[-1]} "
-        f"rollouts a pair (of {HORIZON} steps) counts, with 50 times as many for V, up to {STEPS:,} macro steps. The "
+        f"rollouts per pair (of {HORIZON} steps) counts, with 50 times as many for V, up to {STEPS:,} macro steps. The "
         "proofs bound the worst case of every single estimate; here errors of different steps average out: one rollout "
-        "a pair is enough for PMD-PD, whose exponent is then that of its macro steps, while CRPO, which may step on "
+        "per pair is enough for PMD-PD, whose exponent is then that of its macro steps, while CRPO, which may step on "
         "the wrong cost whenever an estimate errs, needs more rollouts as ε falls. On this instance Theorem 3 itself "
         f"would take K = {astronomic.macro_steps:,} macro steps for ε = 0.1, each with about "
-        f"{astronomic.action_rollouts(1.0, 1.0, 0.0, 70)[0]:.0e} rollouts a pair: its constants are safe for every "
+        f"{astronomic.action_rollouts(1.0, 1.0, 0.0, 70)[0]:.0e} rollouts per pair: its constants are safe for every "
         "model, and far from practice."
     )
     figures = [("complexity.png", "Transitions needed for an accuracy ε, with the proved orders as dotted lines.")]

@@ -1,4 +1,4 @@
-"""`make demo`: the paper's instance with every method, as a table and a convergence plot."""
+"""`make demo`: the paper's instance with the main methods, as a table and a convergence plot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ITERATIONS = 1_000
 
 def run(cmdp: CMDP) -> tuple[list[Result], dict[str, Result]]:
     """Results of every method at its defaults, and of the first-order methods at the paper's own steps."""
-    solve(cmdp)  # loads SciPy's solvers, so that no method below is charged for it
+    solve(cmdp)  # loads SciPy's solvers, which is not part of the times below
     defaults = [solve(cmdp, "auto"), solve(cmdp, "lp")]
     defaults += [solve(cmdp, method, max_iterations=ITERATIONS) for method in ALGORITHMS]
     # The paper's experiment: effective step 1 for all, η′ = 1, t_k = 1; exactly ITERATIONS macro steps.

@@ -1,4 +1,4 @@
-"""Figure 1: gap and violation against macro steps, on the paper's instance and on random ones like it."""
+"""Figure 1: gap and violation against macro steps, on the paper's instance and on similar random ones."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(settings: Settings) -> None:
 
 
 def _run_plain_gradient(settings: Settings, cmdp: CMDP, optimum: float) -> None:
-    """What the published code computes in place of a natural gradient: 1000 times the plain one (CRPO 0.4 of that)."""
+    """What the published code uses as natural gradient: 1000 times the plain one (CRPO 0.4 of that)."""
     rules: dict[str, tuple[Rule, float]] = {
         "pmd-pd": (PMDPD(1.0), 1000.0),
         "npg-pd": (NPGPD(1.0, 100.0), 1000.0),

@@ -33,7 +33,7 @@ STEPS = 3_000
 MAP_STEPS = 300
 STEP_GRID = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 DUAL_GRID = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-MARGIN_GRID = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)  # CRPO has no dual step; its tolerance instead
+MARGIN_GRID = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)  # CRPO has no dual step; its tolerance is varied instead
 THREE = 1_000_003  # seed of the instance with three constraints
 COLUMNS = ("average gap", "average violation", "last gap", "last violation")
 
@@ -153,7 +153,7 @@ def section(settings: Settings) -> Section:
         ),
         Claim(
             "(a) the last iterate of PMD-PD converges linearly (not in the paper)",
-            f"factor {factor:.4f} a step; largest gap of a last iterate in the last two thirds of the run: {envelope}",
+            f"factor {factor:.4f} per step; largest gap of a last iterate in the last two thirds: {envelope}",
             "holds" if factor < 0.999 else "does not",
         ),
         Claim(

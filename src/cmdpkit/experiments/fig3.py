@@ -32,7 +32,7 @@ SEEDS = 10
 
 
 def exact_errors(cmdp: CMDP, result: Result, optimum: float) -> tuple[Array, Array]:
-    """True gap and violation of the average of π_1..π_k for every k, of iterates that were learned from samples."""
+    """True gap and violation of the average of π_1..π_k for every k, for iterates learned from samples."""
     values = [evaluate(cmdp, policy) for policy in result.average_policy.policies]
     k = np.arange(1, len(values) + 1)
     gap = optimum - np.cumsum([v.objective for v in values]) / k

@@ -29,7 +29,7 @@ ENV, LIMIT = "cmdpkit/ConstrainedAcrobot-v0", 50.0
 ITERATIONS, SEEDS = 400, 10
 LAST = 20  # iterations over which final figures are averaged
 QUANTITIES = ("reward", "cost 1", "cost 2")
-# The paper's settings: two policy iterations a dual update for PMD-PD; CRPO steps on the first cost above 50.5, in
+# The paper's settings: two policy iterations per dual update for PMD-PD; CRPO steps on the first cost above 50.5, in
 # a trust region of 0.003, 0.006 or 0.01 with no, one or both costs violated.
 OPTIONS: dict[str, dict[str, Any]] = {
     "pmd-pd": {"eta_dual": 5e-4, "inner_steps": 2},
@@ -37,13 +37,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "crpo": {"tolerance": -0.5, "first": True, "radii": [0.003, 0.006, 0.01], "damping": 0.006},
 }
 FAIR = "npg-pd, two steps"
-"""NPG-PD with as many policy iterations a dual update as PMD-PD has: not in the paper, for a fair comparison."""
+"""NPG-PD with as many policy iterations per dual update as PMD-PD: not in the paper, for a fair comparison."""
 FAIR_SEEDS = 5
 RUNS = Path("out/fig4")
-"""Checkpoints and logs of the single runs: a repeated call continues them."""
+"""Checkpoints and logs of the individual runs; a repeated call continues them."""
 DATA = "fig4.csv"
 SLOW = True
-"""Not part of `reproduce all`, which only draws and judges the data again."""
+"""Not run by `reproduce all`, which only draws and evaluates the existing data."""
 
 
 def run_once(method: str, seed: int, iterations: int, folder: Path, options: dict[str, Any]) -> dict[str, Array]:
@@ -58,7 +58,7 @@ def run_once(method: str, seed: int, iterations: int, folder: Path, options: dic
 
 
 def run_all(jobs: Sequence[tuple[Any, ...]], settings: Settings, title: str) -> list[dict[str, Array]]:
-    """The jobs in as many processes as there are cores, each on one thread; answers in the order of the jobs."""
+    """Run the jobs in one single-threaded process per core; results are in the order of the jobs."""
     if settings.quick:
         return [run_once(*job) for job in settings.track(jobs, title)]
     before = os.environ.get("OMP_NUM_THREADS")
@@ -75,7 +75,7 @@ def run_all(jobs: Sequence[tuple[Any, ...]], settings: Settings, title: str) -> 
 
 
 def sizes(settings: Settings) -> tuple[int, int, Path, dict[str, Any]]:
-    """Seeds, iterations, where the runs are kept, and what a quick run changes."""
+    """Number of seeds and iterations, the folder of the runs, and options of a quick run."""
     if settings.quick:
         return 2, 4, settings.folder / "fig4-runs", {"steps": 60, "hidden": [16], "num_envs": 4}
     return SEEDS, ITERATIONS, RUNS, {}
@@ -138,7 +138,7 @@ def first_within(costs: Array) -> int:
 
 
 def _compare(mine: dict[str, Array], other: dict[str, Array]) -> str:
-    """What the difference of two means says, given its standard error."""
+    """A verdict on the difference of two means, given its standard error."""
     difference = float(mine["reward"].mean() - other["reward"].mean())
     error = float(np.sqrt((mine["reward"].var() + other["reward"].var()) / max(len(other["reward"]) - 1, 1)))
     if abs(difference) <= 2.0 * error:
@@ -192,7 +192,7 @@ def section(settings: Settings) -> Section:
             else "does not",
         ),
         Claim(
-            "the same with equal schedules: two policy iterations a dual update for both (not in the paper)",
+            "the same with equal schedules: two policy iterations per dual update for both (not in the paper)",
             f"{len(equal['reward'])} seeds: "
             + "; ".join(
                 f"{name} " + ", ".join(f"{q} {table[q].mean():.1f} ± {table[q].std():.1f}" for q in QUANTITIES)
@@ -208,8 +208,8 @@ def section(settings: Settings) -> Section:
         ),
     ]
     remarks = (
-        "The paper's settings: 10 windows of 500 steps an iteration, two hidden layers of 128, γ = 0.98, trust region "
-        "0.003 (CRPO 0.003, 0.006, 0.01), η′ = 0.0005, two policy iterations a dual update for PMD-PD; "
+        "The paper's settings: 10 windows of 500 steps per iteration, two hidden layers of 128, γ = 0.98, trust region "
+        "0.003 (CRPO 0.003, 0.006, 0.01), η′ = 0.0005, two policy iterations per dual update for PMD-PD; "
         f"the {len(runs['seed'])} runs took {seconds / 60.0:.0f} minutes of one core in all, on a busy machine. "
         f"Largest distance of a cost from the limit: {', '.join(f'{m.upper()} {distance[m]:.1f}' for m in ALGORITHMS)}."
     )

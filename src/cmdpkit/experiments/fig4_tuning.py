@@ -12,7 +12,7 @@ from cmdpkit.experiments.fig4 import LAST, LIMIT, OPTIONS, QUANTITIES, run_all, 
 
 STEPS = (0.00001, 0.0005, 0.001, 0.005, 0.01, 0.05)
 METHODS = ("pmd-pd", "npg-pd")
-SEEDS = 1  # enough to see which steps fail
+SEEDS = 1  # enough to see which dual steps fail
 DATA = "fig4_tuning.csv"
 SLOW = True
 
@@ -22,7 +22,7 @@ def run(settings: Settings) -> None:
     steps, seeds = (STEPS[1:3], 1) if settings.quick else (STEPS, SEEDS)
 
     def folder(method: str, step: float, seed: int) -> Path:
-        """The runs of Figure 4 itself are among them."""
+        """The folder of a run; the runs of Figure 4 are reused."""
         return runs / (f"paper-{method}-{seed}" if step == 0.0005 else f"paper-{method}-{step:g}-{seed}")
 
     cases = [(method, step, seed) for seed in range(seeds) for method in METHODS for step in steps]

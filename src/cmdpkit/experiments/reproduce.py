@@ -1,4 +1,4 @@
-"""`cmdpkit reproduce`: runs experiments, draws their figures, and writes the page that judges the paper's claims."""
+"""`cmdpkit reproduce`: runs experiments, draws figures, and writes the page with the verdicts on the paper's claims."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "tasks": tasks,
 }
 SLOW = tuple(name for name, module in EXPERIMENTS.items() if getattr(module, "SLOW", False))
-"""Hours of computing: run by name only. `all` draws and judges their data where there are some."""
+"""Experiments that take hours: run by name only. `all` draws and evaluates their data if there are any."""
 
 
 def reproduce(names: Sequence[str], folder: Path, seeds: int, quick: bool, track: Track) -> list[Section]:
-    """Run the experiments; data and figures go to `folder`, and a page with every verdict to `folder`.md beside it."""
+    """Run the experiments; write data and figures to `folder`, and a page with the verdicts to `folder`.md."""
     unknown = [name for name in names if name not in (*EXPERIMENTS, "all")]
     if unknown:
         raise ValueError(f"unknown experiment {unknown[0]!r}; choose from {', '.join(EXPERIMENTS)} or all")

@@ -1,4 +1,4 @@
-"""Table 1: every row run, its measured rate beside the proved one."""
+"""Table 1: the measured rate of every row, compared with the proved one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from cmdpkit.rules import NPG
 from cmdpkit.solver import solve
 
 STEPS = 3_000
-LINEAR = 0.9995  # a fitted factor a step below this counts as linear convergence
+LINEAR = 0.9995  # a fitted factor per step below this counts as linear convergence
 TAU = 0.5  # weight of the entropy
 UNCONSTRAINED = {
     "PG": (False, 0.0, 30.0),
@@ -93,7 +93,7 @@ def _constrained(cmdp: CMDP, method: str, steps: int) -> tuple[Array, Array, Arr
 
 
 def _unconstrained(cmdp: CMDP, name: str, steps: int) -> tuple[Array, Array, Array]:
-    """Gap to the optimum of what the method minimises: with entropy, the regularised value."""
+    """Gap to the optimum of the function that the method minimises: with entropy, the regularised value."""
     natural, tau, step = UNCONSTRAINED[name]
     plain = CMDP(cmdp.transitions.reshape(cmdp.states, cmdp.actions, -1), reward=cmdp.objective, gamma=cmdp.gamma)
     # With entropy the step 1/τ of NPG-Entropy, soft policy iteration, finds the regularised optimum in a few steps.
@@ -125,7 +125,7 @@ def section(settings: Settings) -> Section:
         if not np.isnan(violation):
             parts.append(f"average violation: slope {violation:.2f}, final {final:+.1e}")
         rates = [] if np.isnan(last) else [f"slope {last:.2f}"]
-        rates += [f"factor {factor:.4f} a step"] if factor < LINEAR else []
+        rates += [f"factor {factor:.4f} per step"] if factor < LINEAR else []
         parts.append(f"last gap: {', '.join(rates)}")
         verdict = _verdict(name, average, violation, last, factor, final)
         claims.append(Claim(f"{name}: O({PROVED[name]})", "; ".join(parts), verdict))

@@ -15,7 +15,7 @@ SLOW = True
 
 
 class Task(NamedTuple):
-    """An environment with a budget, and the settings that learn it."""
+    """An environment with a budget, and the settings used to learn it."""
 
     title: str
     limit: float
@@ -113,5 +113,5 @@ def section(settings: Settings) -> Section:
             )
         )
     figures = [("tasks.png", f"Mean and deviation over {SEEDS} seeds; dashed: the limits.")]
-    remarks = "Costs are added to Gymnasium's own environments by `WithCosts`, a line each (`experiments/tasks.py`)."
+    remarks = "Costs are added to Gymnasium's environments by `WithCosts`, in one line each (`experiments/tasks.py`)."
     return Section("Neural policies on other tasks", claims, figures, remarks)

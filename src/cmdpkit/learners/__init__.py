@@ -1,4 +1,4 @@
-"""Learners: each owns a policy, shows what is known of it, and improves it for given weights."""
+"""Learners: each owns a policy, evaluates it, and improves it for given weights."""
 
 from cmdpkit.learners.exact import ExactLearner
 

@@ -18,13 +18,13 @@ from cmdpkit.simulators import LEARNING, STARTS, ModelSimulator, Returns, Simula
 
 
 class Meter:
-    """Counts transitions and numbers the draws, so that each has random numbers of its own.
+    """Counts transitions and numbers the draws; each draw has its own random numbers.
 
     Args:
-        seed: of the run.
-        budget: `Stopped` is raised before more transitions than this would be drawn (in expectation, where lengths are
+        seed: seed of the run.
+        budget: `Stopped` is raised before more transitions than this would be drawn (in expectation, if lengths are
             random).
-        stop: `Stopped` is raised when this returns True; asked between parts of a long draw.
+        stop: `Stopped` is raised when this returns True; called between parts of a long draw.
     """
 
     def __init__(self, seed: int, budget: int | None = None, stop: Callable[[], bool] = lambda: False) -> None:
@@ -33,7 +33,7 @@ class Meter:
         self.draws = 0
 
     def parts(self, rollouts: int, transitions_each: float, largest: float) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Split `rollouts` into parts of at most `largest` transitions: (how many, seed of the part)."""
+        """Split `rollouts` into parts of at most `largest` transitions: (rollouts, seed of the part)."""
         if self.budget is not None and self.samples + rollouts * transitions_each > self.budget:
             raise Stopped(out_of_budget=True)
         self.draws += 1
@@ -45,14 +45,14 @@ class Meter:
 
 
 class RolloutPlan(Protocol):
-    """How many rollouts (M) of how many steps (N, None: geometric) an estimate takes."""
+    """The number of rollouts (M) and of steps (N, or None for geometric lengths) per estimate."""
 
     def value_rollouts(self) -> tuple[int, int | None]: ...
     def action_rollouts(self, weights: Array, divergence: float, inner_steps: int) -> tuple[int, int | None]: ...
 
 
 class Estimator(Protocol):
-    """Values of a policy in the convention: V_0..V_m, and Q of a mix of costs with a cost of states on top."""
+    """Values of a policy in the internal sign convention: V_0..V_m, and Q of a mix of costs plus a cost per state."""
 
     meter: Meter
 
@@ -61,7 +61,7 @@ class Estimator(Protocol):
 
 
 class Rollouts:
-    """The estimators of Algorithm 2: M independent rollouts from every pair, and from the initial distribution."""
+    """The estimators of Algorithm 2: M independent rollouts per pair, and from the initial distribution."""
 
     def __init__(self, simulator: Simulator, plan: RolloutPlan, meter: Meter) -> None:
         self.simulator, self.plan, self.meter = simulator, plan, meter
@@ -71,7 +71,7 @@ class Rollouts:
         # V̂_i = (1/M_V) Σ_j Σ_l γ^l c_i(s_l, a_l)
         mean = self._returns(policy, rollouts, horizon, starts=1).means[0]
         values: Array = self.simulator.units * mean
-        # The paper spreads the limit over the steps, c_i − (1 − γ) limit_i: of N steps that leaves limit_i (1 − γ^N).
+        # The paper spreads the limit over the steps, c_i − (1 − γ) limit_i: over N steps that gives limit_i (1 − γ^N).
         seen = 1.0 if horizon is None else 1.0 - self.simulator.gamma**horizon
         values[1:] -= seen * self.simulator.offsets
         return values
@@ -107,14 +107,14 @@ class Rollouts:
 
 
 PART = {True: 2e8, False: 1e6}
-"""Transitions drawn between two looks at the clock: compiled, and by a user's simulator."""
+"""Transitions between two checks of the time limit: compiled, and for a user's simulator."""
 
 
 class Pooled:
-    """Every transition ever drawn is kept: their counts are an empirical model, whose equations give all values.
+    """All transitions are kept: their counts define an empirical model, whose equations give all values.
 
-    One transition from every pair tells as much about that pair as a whole rollout tells Algorithm 2, and it serves all
-    later policies too. Not in the paper: its rate for learning without a model does not apply, this is model-based.
+    One transition from a pair is as informative about that pair as a whole rollout is to Algorithm 2, and it serves all
+    later policies too. This is model-based and not in the paper; its rate for learning without a model does not apply.
     """
 
     def __init__(self, simulator: Simulator, rollouts: int, starts: int, meter: Meter) -> None:
@@ -130,7 +130,7 @@ class Pooled:
             self._draw()
         rng = np.random.default_rng(stream((self.meter.seed, STARTS, self.meter.draws)))
         seen = np.bincount(self.simulator.start(self.starts, rng), minlength=self.simulator.states)
-        self.first = self.first + seen  # a new array: `state()` hands out the old one
+        self.first = self.first + seen  # a new array: `state()` has returned the old one
         model = self._model()
         visits = PolicySystem(model, policy.probabilities).state_occupancy()
         values = model.costs @ (visits[:, None] * policy.probabilities).ravel()
@@ -145,7 +145,7 @@ class Pooled:
         return cost + look_ahead(model, values).reshape(pi.shape)
 
     def _draw(self) -> None:
-        """Some more transitions from every pair."""
+        """Draw more transitions from every pair."""
         simulator = self.simulator
         pairs = np.arange(simulator.states * simulator.actions)
         for count, seed in self.meter.parts(self.rollouts, pairs.size, PART[False]):
@@ -158,7 +158,7 @@ class Pooled:
             self.meter.samples += rows.size
 
     def _model(self) -> CMDP:
-        """The empirical model, in the convention."""
+        """The empirical model, in the internal sign convention."""
         shape = (self.simulator.states, self.simulator.actions)
         costs = (self.simulator.units[:, None] * self.sums / self.drawn).reshape(-1, *shape)
         limits = [AtMost(cost, float(b)) for cost, b in zip(costs[1:], self.simulator.offsets, strict=True)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import Array, ConstraintArray, PairTable, StateArray
 from cmdpkit.evaluation.backup import advantages, look_ahead
 from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.slater import slater_margin
@@ -23,15 +23,15 @@ class ExactLearner:
 
     Args:
         cmdp: the model.
-        policy: π_0, with no zero probabilities (mirror descent can never leave a zero).
+        policy: π_0, without zero probabilities (mirror descent can never leave a zero).
         step: the effective step: π is multiplied by exp(−step · Q̃). The paper's η is step · (1 − γ).
-        inner_steps: t_k, natural-gradient steps for each dual update.
+        inner_steps: t_k, natural-gradient steps per dual update.
         alpha: weight of the KL divergence to the anchor π_k, by default 1/step as in Theorem 1 (there η = (1 − γ)/α).
             It has no effect when inner_steps is 1, where it cancels.
-        fixed_anchor: anchor at this policy for ever, instead of at π_k. With the uniform policy the divergence is the
+        fixed_anchor: anchor at this policy throughout, instead of at π_k. With the uniform policy the divergence is the
             negative entropy, up to a constant: entropy-regularised policy gradient.
-        natural: False takes plain gradient steps in the softmax parameters instead of natural ones.
-        floor: log-probabilities are raised to this before a step; steps that grow need one to turn back.
+        natural: False for plain gradient steps in the softmax parameters instead of natural ones.
+        floor: log-probabilities are raised to this before a step; growing steps need one to be reversible.
     """
 
     def __init__(
@@ -52,23 +52,23 @@ class ExactLearner:
         self.fixed_anchor = fixed_anchor
         self.natural = natural
         self.floor = floor
-        self.accuracy = 0.0  # relative error that evaluations may have; 0 is as exact as rounding allows
+        self.accuracy = 0.0  # relative error allowed in evaluations; 0 means up to rounding
         self._plan = Plan()
         self._tables = cmdp.costs.reshape(-1, cmdp.states, cmdp.actions)
         self._largest_values = cmdp.cost_sizes / (1.0 - cmdp.gamma)
         self._scales = reference_span(cmdp.spans)
-        self._values: Array | None = None  # the last ones known, to start from
-        self._visits: Array | None = None
+        self._values: Array | None = None  # the last values, as a first guess
+        self._visits: StateArray | None = None
         self.move_to(policy)
 
     def move_to(self, policy: TabularPolicy) -> None:
-        """Make `policy` the current one: factorise its system, find its occupancy and all m + 1 values."""
+        """Make `policy` the current one: factorise its system, compute its occupancy and all m + 1 values."""
         self.policy = policy
         self._system = PolicySystem(self.cmdp, policy.probabilities, plan=self._plan)
         self._visit(self._system.state_occupancy(self._visits, self.accuracy))
         self._values_are_current = False
 
-    def _visit(self, visits: Array) -> None:
+    def _visit(self, visits: StateArray) -> None:
         # V_i(ρ) = ⟨d_ρ, c_i⟩ / (1 − γ): one transposed solve gives the values of all costs
         self.state_visits = self._visits = visits
         self.occupancy = visits[:, None] * self.policy.probabilities
@@ -97,13 +97,13 @@ class ExactLearner:
             if weights.radius is not None:
                 policy = within_radius(self.policy, policy, weights.radius, self.state_visits)
             self.move_to(policy)
-            # A long inner loop often reaches its fixed point early; further steps would only shuffle the last bits.
+            # A long inner loop often reaches its fixed point early; further steps would only change the last bits.
             if 2 < t < steps and _within_rounding(before, self.policy.log_probabilities):
                 break
         return steps
 
-    def _direction(self, cost: Array, anchor: Array, step: float, guess: Array | None) -> Array:
-        """What log π moves against: the soft action values, or the plain gradient."""
+    def _direction(self, cost: PairTable, anchor: PairTable, step: float, guess: StateArray | None) -> PairTable:
+        """The direction to descend in log π: the soft action values, or the plain gradient."""
         pi, log_pi = self.policy.probabilities, self.policy.log_probabilities
         alpha = (1.0 / step if step else 0.0) if self.alpha is None else self.alpha
         to_anchor = alpha * (log_pi - anchor)
@@ -113,7 +113,7 @@ class ExactLearner:
         ahead = look_ahead(self.cmdp, values).reshape(cost.shape)
         # log π' = (1 − step·α) log π − step · Q̃_α − log Z,                            (eq. npg-entropy)
         # Q̃_α = c̃ − α log π_k + γ P Ṽ_α                                                (eq. regu-Q)
-        # The terms in α are joined, so that they cancel exactly in the first inner step, where π = π_k.
+        # The terms in α are combined: they cancel exactly in the first inner step, where π = π_k.
         direction = cost + ahead + to_anchor
         if not self.natural:
             # ∂Ṽ_α/∂θ(s, a) = x(s) π(a|s) (Q̃(s, a) − Ṽ(s)), with the soft action value Q̃ in `direction`
@@ -147,14 +147,14 @@ class ExactLearner:
         self.accuracy, self._plan = float(state["accuracy"]), Plan(str(state["plan"]) or None)
         self.policy = TabularPolicy.stored(state["log_probabilities"])
         self._system = PolicySystem(self.cmdp, self.policy.probabilities, plan=self._plan)
-        # Visits and values are taken as they were: an iterative solver need not find the same last bits again.
+        # Visits and values are restored: an iterative solver need not reproduce the last bits.
         self._visit(np.asarray(state["visits"]))
         self._values, self._values_are_current = state.get("values"), bool(state["values_are_current"])
 
 
 @dataclass(frozen=True)
 class ExactView(View):
-    """What is known of a policy on a known model. Advantages are computed when a rule first asks for them."""
+    """The view of a policy on a known model. Advantages are computed on first use."""
 
     learner: ExactLearner | None = None
     policy: TabularPolicy | None = None
@@ -164,28 +164,28 @@ class ExactView(View):
         """(S·A, m + 1) A_0..A_m."""
         assert self.learner is not None
         if self.learner.policy is not self.policy:
-            raise RuntimeError("this view is of a policy that the learner has left")
+            raise RuntimeError("this view is of an earlier policy; call look() again")
         return self.learner.advantages()
 
     @cached_property
-    def _log_pi(self) -> Array:
+    def _log_pi(self) -> PairTable:
         assert self.policy is not None
         assert self.learner is not None
         return above_floor(self.policy, self.learner.floor).log_probabilities
 
     @cached_property
-    def _logits(self) -> dict[float, Array]:
-        return {}  # log π − step · A_0 of the step asked for last
+    def _logits(self) -> dict[float, PairTable]:
+        return {}  # log π − step · A_0 of the last step requested
 
     @cached_property
     def _scaled(self) -> Array:
         return np.asarray(self._advantages[:, 1:] * self.units)
 
     @cached_property
-    def _scaled_values(self) -> Array:
+    def _scaled_values(self) -> ConstraintArray:
         return np.asarray(self.units * self.values)
 
-    def response(self, prices: Array, step: float) -> MirrorResponse:
+    def response(self, prices: ConstraintArray, step: float) -> MirrorResponse:
         if step not in self._logits:
             self._logits.clear()
             self._logits[step] = self._log_pi - step * self._advantages[:, 0].reshape(self._log_pi.shape)
@@ -194,7 +194,7 @@ class ExactView(View):
             self._logits[step], self._scaled, self._scaled_values, self.learner.state_visits, prices, step
         )
 
-    def greedy_gain(self, multipliers: Array) -> float:
+    def greedy_gain(self, multipliers: ConstraintArray) -> float:
         assert self.learner is not None
         lagrangian = (self._advantages @ np.append(1.0, multipliers)).reshape(self._log_pi.shape)
         # −Σ_s x(s) min_a (A_0 + Σ λ_i A_i)(s, a)
@@ -210,16 +210,24 @@ class ExactView(View):
 
 
 class MirrorResponse:
-    """The policy π_u ∝ π exp(−step (A_0 + Σ u_i A_i)) as it looks under the local model. See `Response`."""
+    """The policy π_u ∝ π exp(−step (A_0 + Σ u_i A_i)) under the local model. See `Response`."""
 
-    def __init__(self, logits: Array, scaled: Array, values: Array, visits: Array, prices: Array, step: float) -> None:
+    def __init__(
+        self,
+        logits: PairTable,
+        scaled: Array,  # (S·A, m)
+        values: ConstraintArray,
+        visits: StateArray,
+        prices: ConstraintArray,
+        step: float,
+    ) -> None:
         self._advantages, self._values, self._visits = scaled, values, visits
         moved = logits - step * (scaled @ prices).reshape(logits.shape)
         top = moved.max(axis=1, keepdims=True)
         pi = np.exp(moved - top)
         total = pi.sum(axis=1, keepdims=True)
         pi /= total
-        self.policy: Array = pi  # (S, A)
+        self.policy: PairTable = pi
         self.soft_minimum = float(-visits @ (top + np.log(total))[:, 0] / step)
 
     @cached_property
@@ -229,7 +237,7 @@ class MirrorResponse:
         return table, np.einsum("sa,sai->si", self.policy, table)
 
     @property
-    def values(self) -> Array:
+    def values(self) -> ConstraintArray:
         return np.asarray(self._values + self._visits @ self._means[1])
 
     @property
@@ -240,5 +248,5 @@ class MirrorResponse:
         return np.asarray(centred.T @ (occupancy * centred))
 
 
-def _within_rounding(one: Array, other: Array) -> bool:
+def _within_rounding(one: PairTable, other: PairTable) -> bool:
     return bool(np.abs(one - other).max() <= 4.0 * np.finfo(float).eps * max(1.0, np.abs(other).max()))

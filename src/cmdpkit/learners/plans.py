@@ -1,4 +1,4 @@
-"""How many rollouts of how many steps an estimate takes: the practical numbers, and those of Theorem 3."""
+"""Number of rollouts and of steps per estimate: practical values, and those of Theorem 3."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cmdpkit.settings import Sampling
 from cmdpkit.simulators import Simulator
 
 CUT_OFF = 0.01
-"""By default a rollout is so long that the discount of what is cut off is at most this."""
+"""By default a rollout is long enough that the discount of the truncated part is at most this."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Practical:
 
 @dataclass(frozen=True)
 class ByTheorem:
-    """Theorem 3's numbers, for costs within `low`..`high` in the convention (limits spread over the steps)."""
+    """The numbers of Theorem 3, for costs within `low`..`high` (internal sign, limits spread over the steps)."""
 
     theorem: Theorem3
     low: Array
@@ -54,29 +54,29 @@ def rollout_horizon(gamma: float) -> int:
 
 
 def cost_bounds(simulator: Simulator) -> tuple[Array, Array]:
-    """Smallest and largest cost of one step in the convention, limits spread over the steps."""
+    """Smallest and largest cost of one step (internal sign, limits spread over the steps)."""
     ends = simulator.units[:, None] * simulator.bounds
     spread = np.append(0.0, (1.0 - simulator.gamma) * simulator.offsets)
     return ends.min(axis=1) - spread, ends.max(axis=1) - spread
 
 
 def theorem_3(simulator: Simulator, sampling: Sampling, slater: float | None) -> Theorem3:
-    """Theorem 3 for a simulator, refused where it does not hold."""
+    """Theorem 3 for a simulator; raises an error if its assumptions do not hold."""
     if simulator.num_constraints == 0 or simulator.gamma == 0.0:
         raise ValueError("the theorem needs at least one constraint and gamma > 0")
     if simulator.bounds is None:
-        raise ValueError("schedule='theory' needs Simulator(..., bounds=...): how large one step's quantities can be")
+        raise ValueError("schedule='theory' needs Simulator(..., bounds=...), the range of the quantities of one step")
     if slater is None:
-        raise ValueError("schedule='theory' needs Sampling(slater=...): by how much can all limits be met at once?")
+        raise ValueError("schedule='theory' needs Sampling(slater=...), the margin by which all limits can be met")
     if slater <= 0.0:
-        raise ValueError("schedule='theory' needs a policy strictly inside all limits, and this model has none")
+        raise ValueError("schedule='theory' needs a policy strictly inside all limits, but this model has none")
     low, high = cost_bounds(simulator)
     largest = np.maximum(np.abs(low), np.abs(high))
     if largest.max() > 1.0 + 1e-12:
         i = int(largest.argmax())
         what = "the objective" if i == 0 else f"constraint {simulator.names[i - 1]!r} less its limit per step"
         raise ValueError(
-            f"the theorem needs costs of size at most 1, and {what} reaches {largest[i]:.6g}; divide it by that number"
+            f"the theorem needs costs of size at most 1, but {what} reaches {largest[i]:.6g}; divide it by that number"
         )
     sizes = (simulator.gamma, simulator.num_constraints, simulator.states, simulator.actions)
     assert sampling.epsilon is not None

@@ -20,10 +20,10 @@ class SampledLearner:
     """Natural policy gradient from samples. See `ExactLearner` for `step`, `inner_steps` and `alpha`.
 
     Args:
-        estimator: of the values of a policy.
-        policy: π_0, with no zero probabilities.
+        estimator: estimates the values of a policy.
+        policy: π_0, without zero probabilities.
         step, inner_steps, alpha: as for `ExactLearner`.
-        scales: (m + 1,) how much a single step can matter in each cost; None where nobody knows.
+        scales: (m + 1,) how much one step can change each cost; None if unknown.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class SampledLearner:
         self.policy = policy
         self.step, self.inner_steps, self.alpha = step, inner_steps, alpha
         self.scales = scales
-        self.values: Array | None = None  # V̂_0..V̂_m of the current policy, once they are known
+        self.values: Array | None = None  # V̂_0..V̂_m of the current policy, once estimated
 
     @property
     def samples(self) -> int:
@@ -54,8 +54,8 @@ class SampledLearner:
     def improve(self, weights: Weights) -> int:
         """t_k steps of regularised natural gradient on c̃, each with a fresh estimate of Q̃ (Algorithm 2).
 
-        A radius holds in every state, because visits are not known. Estimates are as exact as their samples allow,
-        whatever accuracy is asked for.
+        A radius is enforced in every state, because visits are not known. The accuracy of estimates depends on the
+        samples alone, whatever `weights.accuracy` is.
         """
         anchor = self.policy.log_probabilities
         mix = np.append(weights.objective, weights.constraints)
@@ -66,10 +66,10 @@ class SampledLearner:
         for _ in range(steps):
             log_pi = policy.log_probabilities
             to_anchor = alpha * (log_pi - anchor)
-            # α KL(π || π_k) in every state, from the policies alone
+            # α KL(π || π_k) per state, from the policies alone
             divergence = (policy.probabilities * to_anchor).sum(axis=1)
             q = self.estimator.action_values(policy, mix, divergence, steps)
-            # log π' = (1 − step·α) log π − step · (Q̂ + α log(1/π_k)) − log Z: the terms in α are joined
+            # log π' = (1 − step·α) log π − step · (Q̂ + α log(1/π_k)) − log Z: the terms in α are combined
             moved = TabularPolicy.softmax(log_pi - step * (q + to_anchor))
             policy = moved if weights.radius is None else within_radius(policy, moved, weights.radius)
         self.policy, self.values = policy, None

@@ -8,29 +8,29 @@ from cmdpkit.checks import Array
 from cmdpkit.policy import TabularPolicy
 
 LOWEST_LOG_PROBABILITY = -700.0
-"""Smaller probabilities are zero in floating point, and their logarithms would take long to rise again."""
+"""Smaller probabilities underflow, and their logarithms would take many steps to recover."""
 
 BISECTIONS = 60
 
 
 def reference_span(spans: Array) -> Array:
-    """Spans to measure steps with; a cost that is the same everywhere counts as one unit."""
+    """Spans that set the scale of steps; a constant cost has span one."""
     return np.where(spans > 0.0, spans, 1.0)
 
 
 def above_floor(policy: TabularPolicy, floor: float = LOWEST_LOG_PROBABILITY) -> TabularPolicy:
-    """The same policy to rounding, with no action so improbable that it could not come back in a step."""
+    """The same policy up to rounding, with log-probabilities raised to `floor`, from which an action can recover."""
     log_pi = policy.log_probabilities
     return policy if log_pi.min() >= floor else TabularPolicy.softmax(np.maximum(log_pi, floor))
 
 
 def within_radius(old: TabularPolicy, new: TabularPolicy, radius: float, visits: Array | None = None) -> TabularPolicy:
-    """The policy farthest on the way from `old` to `new` whose divergence from `old` is at most `radius`.
+    """The policy farthest along the path from `old` to `new` whose divergence from `old` is at most `radius`.
 
     Args:
-        old, new: the ends of the way, which is straight in log-probabilities.
-        radius: the largest KL(old ‖ π): its mean over the states, or its maximum where visits are not known.
-        visits: how often each state is visited, in any unit.
+        old, new: the ends of the path, which is a straight line in log-probabilities.
+        radius: the largest KL(old ‖ π): its mean over the states, or its maximum if `visits` is None.
+        visits: expected visits to each state, up to a factor.
     """
     if _divergence(old, new, visits) <= radius:
         return new
@@ -47,6 +47,6 @@ def within_radius(old: TabularPolicy, new: TabularPolicy, radius: float, visits:
 
 
 def _divergence(old: TabularPolicy, new: TabularPolicy, visits: Array | None) -> float:
-    # Σ_a π (log π − log π′) in every state
+    # Σ_a π (log π − log π′) per state
     divergence = (old.probabilities * (old.log_probabilities - new.log_probabilities)).sum(axis=1)
     return float(divergence.max() if visits is None else visits @ divergence / visits.sum())

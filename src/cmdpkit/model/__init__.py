@@ -1,4 +1,4 @@
-"""The model: states, actions, transitions, an objective and limits."""
+"""Models: states, actions, transitions, an objective and limits."""
 
 from cmdpkit.model.cmdp import CMDP, check_model
 from cmdpkit.model.limits import AtLeast, AtMost, Limit, check_limits

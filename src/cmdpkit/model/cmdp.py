@@ -1,7 +1,7 @@
-"""The model: a constrained Markov decision process, validated at the door and frozen after it.
+"""The model: a constrained Markov decision process, validated when it is created and immutable afterwards.
 
-Users state rewards to maximise or costs to minimise, and limits of either sense. Everything inside the
-package sees one convention, that of the paper (eq. cmdp):
+Users state rewards to maximise or costs to minimise, and limits of either sense. Inside the package there is one sign
+convention, that of the paper (eq. cmdp):
 
     minimise V_0(π)  subject to  V_i(π) ≤ 0,  i = 1..m
 
@@ -20,7 +20,11 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from cmdpkit.checks import (
-    Array,
+    ConstraintArray,
+    CostArray,
+    CostTable,
+    PairTable,
+    StateArray,
     check_gamma,
     check_initial,
     check_rows,
@@ -38,7 +42,7 @@ LARGEST_RATIO = 1e70
 """Costs larger than this, or smaller than its inverse, are balanced before they are solved for."""
 
 LARGEST_VALUE = 1e150
-"""No value may be larger: products of two of them must not overflow."""
+"""Largest value allowed: the product of two values must not overflow."""
 
 
 class CMDP(Problem):
@@ -46,11 +50,11 @@ class CMDP(Problem):
 
     Args:
         transitions: P(s' | s, a), as an (S, A, S) array or as a scipy.sparse (S·A, S) matrix with row s·A + a.
-        reward: (S, A) array to maximise the discounted sum of; or
-        cost: (S, A) array to minimise the discounted sum of. Give exactly one of the two.
+        reward: (S, A) array whose discounted sum is maximised; or
+        cost: (S, A) array whose discounted sum is minimised. Give exactly one of the two.
         constraints: any number of `AtMost` and `AtLeast`.
         gamma: the discount factor, in [0, 1).
-        initial: distribution of the first state (S,), or the index of the first state; uniform by default.
+        initial: distribution of the initial state (S,), or the index of a state; uniform by default.
 
     Example:
         Work pays 1 but wears the machine; at most 2 units of wear are allowed (discounted).
@@ -76,29 +80,30 @@ class CMDP(Problem):
         initial: Any = None,
     ) -> None:
         if (reward is None) == (cost is None):
-            given = "both" if reward is not None else "neither"
-            raise ValueError(f"exactly one of reward (maximised) and cost (minimised) is needed; {given} was given")
+            given = "both were" if reward is not None else "neither was"
+            raise ValueError(f"exactly one of reward (maximised) and cost (minimised) is needed; {given} given")
         self.gamma = check_gamma(gamma)
         self.transitions, self.states, self.actions = check_transitions(transitions)
         self.row_sums = check_rows(self.transitions, self.actions, self.gamma)
         self.longest_row = longest_row(self.transitions)
         shape = (self.states, self.actions)
         self.maximise = reward is not None
-        self.objective = check_table(reward if self.maximise else cost, shape, "reward" if self.maximise else "cost")
+        kind, table = ("reward", reward) if self.maximise else ("cost", cost)
+        self.objective: PairTable = check_table(table, shape, kind)
         self.constraints = _check_constraints(constraints, shape)
-        self.initial = check_initial(initial, self.states)
+        self.initial: StateArray = check_initial(initial, self.states)
         self._set_units()
-        # The paper's convention: costs (m + 1, S·A) with V_i = ⟨costs_i⟩ − offset_i
+        # Internal sign convention: costs (m + 1, S·A) with V_i = ⟨costs_i⟩ − offset_i
         tables = np.stack([self.objective, *(np.asarray(c.values) for c in self.constraints)])
-        self.costs: Array = freeze(self.units[:, None] * tables.reshape(self.num_constraints + 1, -1))
-        self.cost_sizes: Array = freeze(np.maximum(self.costs.max(axis=1), -self.costs.min(axis=1)))  # max |c_i|
+        self.costs: CostTable = freeze(self.units[:, None] * tables.reshape(self.num_constraints + 1, -1))
+        self.cost_sizes: CostArray = freeze(np.maximum(self.costs.max(axis=1), -self.costs.min(axis=1)))  # max |c_i|
         # max − min of each of the m + 1 costs over all (s, a): how much a single step can matter
-        self.spans: Array = freeze(np.ptp(self.costs, axis=1))
+        self.spans: CostArray = freeze(np.ptp(self.costs, axis=1))
         self._check_range()
         self._frozen = True
 
     def _check_range(self) -> None:
-        """Values and their squares must fit into a floating-point number."""
+        """Check that values and their squares do not overflow."""
         sizes = np.append(
             self.cost_sizes.max() / LARGEST_VALUE / (1.0 - self.gamma), np.abs(self.limits) / LARGEST_VALUE
         )
@@ -107,7 +112,7 @@ class CMDP(Problem):
 
     def __setattr__(self, name: str, value: object) -> None:
         if getattr(self, "_frozen", False):
-            raise AttributeError(f"a CMDP is frozen; make a new one instead of setting {name!r}")
+            raise AttributeError(f"a CMDP is frozen; create a new one instead of setting {name!r}")
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -122,18 +127,18 @@ class CMDP(Problem):
         self.__dict__.update(state)
 
     @property
-    def fine_scales(self) -> Array:
-        """What `tol` is relative to in solvers: like the user's definition, but no coarser than the costs themselves.
+    def fine_scales(self) -> CostArray:
+        """(m + 1,) what `tol` is relative to in solvers: as the user's definition, but no coarser than the costs.
 
         Costs of size 1e-6 would otherwise be solved only to the absolute accuracy `tol`.
         """
         return np.minimum(1.0, self.spans).clip(min=np.append(0.0, np.abs(self.limits)))
 
     def proof_scale(self, objective: float) -> float:
-        """What `tol` is relative to in the gap of a policy with this objective."""
+        """What `tol` is relative to in the gap of a policy with the given objective."""
         return max(abs(objective), float(self.fine_scales[0]))
 
-    def tightened(self, margin: float | Array) -> CMDP:
+    def tightened(self, margin: float | ConstraintArray) -> CMDP:
         """The model of eq. cmdp_zero: every limit moved inwards by `margin`, one number or one per constraint."""
         margins = np.broadcast_to(np.asarray(margin, dtype=float), (self.num_constraints,))
         moved = [
@@ -151,7 +156,7 @@ class CMDP(Problem):
         sizes = self.cost_sizes[self.cost_sizes > 0.0]
         return bool(sizes.size and (sizes.min() < 1.0 / LARGEST_RATIO or sizes.max() > LARGEST_RATIO))
 
-    def balanced(self) -> tuple[CMDP, Array]:
+    def balanced(self) -> tuple[CMDP, Any]:
         """The same model with every cost divided by a power of two near its size, and those powers (m + 1,).
 
         Policies are the same, values are divided exactly. A cost and its limit share the power.
@@ -178,7 +183,7 @@ class CMDP(Problem):
     # -- files --------------------------------------------------------------------------------------------------
 
     def save(self, path: PathLike) -> None:
-        """Write the model to an `.npz` file (no pickle), whole or not at all."""
+        """Write the model to an `.npz` file, atomically and without pickle."""
         arrays: dict[str, Any] = {
             "version": np.array(1),
             "gamma": np.array(self.gamma),
@@ -200,7 +205,7 @@ class CMDP(Problem):
 
     @classmethod
     def load(cls, path: PathLike) -> CMDP:
-        """Read a model written by `save`; every check of the constructor is made again."""
+        """Read a model written by `save`, with all checks of the constructor."""
         arrays = load_arrays(path, "cmdpkit model")
         try:
             return cls._from_arrays(arrays)
@@ -242,7 +247,7 @@ def check_model(cmdp: Any) -> None:
 
 
 def _check_constraints(constraints: Any, shape: tuple[int, int]) -> tuple[Limit, ...]:
-    """Limits with a table of values each."""
+    """Check the limits and their tables of values."""
     return tuple(
         replace(limit, values=check_table(limit.values, shape, f"constraint {limit.name!r}"))
         for limit in check_limits(constraints)

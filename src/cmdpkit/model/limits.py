@@ -1,4 +1,4 @@
-"""Limits: what a user bounds, and how much of it is allowed."""
+"""Limits on expected discounted sums."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cmdpkit.checks import check_number
 class Limit:
     """A limit on the expected discounted sum of `values` (S, A); see `AtMost` and `AtLeast`."""
 
-    values: ArrayLike | None  # None only for a simulator, which measures them itself
+    values: ArrayLike | None  # None only for a simulator, which computes them itself
     limit: float
     name: str | None = None
     per_step: bool = False
@@ -43,7 +43,7 @@ class AtLeast(Limit):
 
 
 def check_limits(constraints: Any) -> tuple[Limit, ...]:
-    """Limits with a name, a finite limit and a truth value `per_step` each; their values are not looked at."""
+    """Check the names, limits and flags of all constraints; their tables of values are not checked."""
     if isinstance(constraints, Limit) or not isinstance(constraints, Iterable):
         raise TypeError(f"constraints must be a list: constraints=[AtMost(...)], not {type(constraints).__name__}")
     checked: list[Limit] = []

@@ -1,18 +1,18 @@
-"""What a model and a simulator have in common: sizes, the sense of the objective, the limits, and their units."""
+"""What models and simulators have in common: sizes, the sense of the objective, the limits, and their units."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from cmdpkit.checks import Array, freeze
+from cmdpkit.checks import Array, ConstraintArray, CostArray, freeze
 from cmdpkit.model.limits import Limit
 
 
 class Problem:
-    """What a model and a simulator have in common: sizes, the sense of the objective, and the limits.
+    """What models and simulators have in common: sizes, the sense of the objective, and the limits.
 
-    `units` (m + 1,) turn the user's quantities into costs of the internal sign, c_i = units_i · quantity_i: the sign
-    of the objective or limit, times 1 − γ for a limit per step. `offsets` (m,) are what V_i is measured from.
+    `units` (m + 1,) convert the user's quantities to costs in the internal sign convention, c_i = units_i · quantity_i:
+    the sign of the objective or limit, times 1 − γ for a limit per step. V_i is measured relative to `offsets` (m,).
     """
 
     states: int
@@ -25,7 +25,7 @@ class Problem:
     def described(
         cls, *, states: int, actions: int, gamma: float, maximise: bool, constraints: tuple[Limit, ...]
     ) -> Problem:
-        """A problem of which only this is known: neither a model nor a simulator."""
+        """A problem of which only sizes and limits are known."""
         problem = Problem()
         problem.states, problem.actions, problem.gamma = states, actions, gamma
         problem.maximise, problem.constraints = maximise, constraints
@@ -34,12 +34,12 @@ class Problem:
 
     def _set_units(self) -> None:
         self.num_constraints = len(self.constraints)
-        self.signs: Array = freeze(np.array([c.sign for c in self.constraints], dtype=float))
-        self.limits: Array = freeze(np.array([c.limit for c in self.constraints], dtype=float))
+        self.signs: ConstraintArray = freeze(np.array([c.sign for c in self.constraints], dtype=float))
+        self.limits: ConstraintArray = freeze(np.array([c.limit for c in self.constraints], dtype=float))
         self.offsets: Array = freeze(self.signs * self.limits)
-        # A limit per step bounds (1 − γ) V, so that factor goes into the cost.
+        # A limit per step bounds (1 − γ) V; that factor is included in the cost.
         per_step = [c.sign * (1.0 - self.gamma if c.per_step else 1.0) for c in self.constraints]
-        self.units: Array = freeze(np.array([self.sense, *per_step]))
+        self.units: CostArray = freeze(np.array([self.sense, *per_step]))
 
     @property
     def names(self) -> list[str]:
@@ -54,15 +54,15 @@ class Problem:
     def user_objective(self, v_0: float) -> float:
         return self.sense * v_0 + 0.0  # + 0.0 turns −0.0 into 0.0
 
-    def user_constraint_values(self, v: Array) -> Array:
-        """From V_i (feasible: ≤ 0) to the values that the user compares with the limits."""
+    def user_constraint_values(self, v: ConstraintArray) -> ConstraintArray:
+        """Convert V_i (feasible: ≤ 0) to values that compare with the user's limits."""
         return self.signs * (v + self.offsets)
 
-    def violations(self, v: Array) -> Array:
+    def violations(self, v: ConstraintArray) -> ConstraintArray:
         return np.maximum(v, 0.0)
 
     @property
-    def tolerance_scales(self) -> Array:
+    def tolerance_scales(self) -> ConstraintArray:
         """A violation is measured relative to max(1, |limit|)."""
         return np.maximum(1.0, np.abs(self.limits))
 

@@ -1,6 +1,6 @@
-"""Models to try things on: each is a function that returns a `CMDP`, feasible and with a limit that binds.
+"""Built-in models: each is a function that returns a feasible `CMDP` with a binding limit.
 
-This holds for the defaults. Other parameters may put a limit out of reach, which `cmdpkit.solve` then proves.
+This holds for the defaults. With other parameters a limit may be infeasible, which `cmdpkit.solve` then proves.
 
     >>> import cmdpkit as ck
     >>> sorted(ck.problems.CATALOGUE)
@@ -27,6 +27,6 @@ CATALOGUE: dict[str, Callable[..., CMDP]] = {
     "maintenance": maintenance,
     "inventory": inventory,
 }
-"""Name and function of each model; the first line of a function's docstring says what it is."""
+"""Name and function of each model; the first line of the function's docstring describes it."""
 
 __all__ = ["CATALOGUE", "garnet", "grid", "inventory", "maintenance", "paper", "two_queues", "wireless"]

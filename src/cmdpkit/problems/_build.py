@@ -1,4 +1,4 @@
-"""What the problems share: sparse rows from lists of successors, and refusals of bad parameters."""
+"""Helpers of the built-in models: sparse rows from lists of successors, and validation of parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cmdpkit.checks import Array, check_number
 
 ROW_SUM_SLACK = 1e-9
-"""Given distributions may be off by rounding; more than this is a mistake."""
+"""Distributions may deviate from a sum of one by rounding, up to this much."""
 
 
 def sparse_transitions(successors: NDArray[np.integer[Any]], probabilities: Array) -> sp.csr_array[np.float64]:
@@ -53,7 +53,7 @@ def check_positive(value: Any, name: str) -> float:
 
 
 def check_numbers(values: Sequence[float], name: str, low: float, high: float, count: int | None = None) -> Array:
-    """A sequence of numbers in [low, high], of length `count` when that is given and not empty in any case."""
+    """A sequence of numbers in [low, high], of length `count` if given, and never empty."""
     if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray):
         raise ValueError(f"{name} must be a sequence of numbers, got {values!r}")
     if len(values) == 0 or (count is not None and len(values) != count):

@@ -1,4 +1,4 @@
-"""Garnets: random sparse models of any size, the usual yardstick for the speed of solvers."""
+"""Garnets: random sparse models of any size, a common benchmark for solvers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cmdpkit.model import CMDP, AtMost
 from cmdpkit.problems._build import check_whole, sparse_transitions
 
 SETTLED = 1e-4
-"""Sweeps stop when the bounds on (1 − γ) V are this close; rewards and costs lie in [0, 1]."""
+"""Sweeps stop when the bounds on (1 − γ) V are closer than this; rewards and costs lie in [0, 1]."""
 
 
 def garnet(
@@ -25,23 +25,23 @@ def garnet(
     seed: int = 0,
     slack: float = 0.5,
 ) -> CMDP:
-    """A random sparse model of any size, with limits that one policy meets and greed breaks.
+    """A random sparse model of any size, with limits that are feasible and bind.
 
-    Nothing stands behind the decision: each (state, action) leads to a few random states and has a random reward and
-    random costs in [0, 1]. Limited are the discounted sums of the costs. It is of interest because it can be made as
-    large as one likes, so that solvers can be timed and tested on it.
+    Each (state, action) leads to a few random states and has a random reward and random costs in [0, 1]. The
+    discounted sums of the costs are limited. Its size can be chosen freely, which makes it useful for testing and
+    timing solvers.
 
-    Two policies place the limits: a safe one, for the smallest sum of all costs, and a greedy one, for the most
-    reward. The safe one meets every limit with room to spare; the greedy one breaks at least the limit of the cost on
-    which the two differ most. This takes some sweeps over the model, and no linear program.
+    Two policies determine the limits: a safe one, which minimises the sum of all costs, and a greedy one, which
+    maximises the reward. The safe policy meets every limit strictly; the greedy one violates at least the limit of the
+    cost on which the two differ most. This takes some sweeps over the model, and no linear program.
 
     Args:
-        states, actions: the size.
-        successors: how many different states can follow each (state, action).
-        constraints: how many costs are limited; 0 gives a plain MDP.
+        states, actions: number of states and of actions.
+        successors: number of distinct successors of each (state, action).
+        constraints: number of limited costs; 0 gives an MDP without constraints.
         gamma: the discount factor.
-        seed: equal seeds give equal models.
-        slack: where each limit lies between the safe policy's value (0) and the greedy one's (1), both excluded. The
+        seed: seed of the random numbers.
+        slack: position of each limit between the safe policy's value (0) and the greedy one's (1), both excluded. The
             limits bound discounted sums, which lie between 0 and 1 / (1 − gamma).
 
     Example:
@@ -53,10 +53,10 @@ def garnet(
     actions = check_whole(actions, "actions", 2)
     constraints = check_whole(constraints, "constraints", 0)
     if check_whole(successors, "successors", 1) > states:
-        raise ValueError(f"successors must be at most states = {states}, got {successors}; they are different states")
+        raise ValueError(f"successors must be at most states = {states}, got {successors}; they are distinct states")
     gamma = check_gamma(gamma)
     if not 0.0 < check_number(slack, "slack") < 1.0:
-        raise ValueError(f"slack must lie strictly between 0 and 1, got {slack}; 0 leaves no room and 1 limits nothing")
+        raise ValueError(f"slack must lie strictly between 0 and 1, got {slack}; 0 leaves no slack and 1 does not bind")
     rng = np.random.default_rng(check_whole(seed, "seed", 0))
     follow = _subsets(rng, states * actions, successors, states).reshape(states, actions, successors)
     transitions = sparse_transitions(follow, rng.dirichlet(np.ones(successors), size=(states, actions)))
@@ -74,7 +74,7 @@ def garnet(
 
 
 def _subsets(rng: np.random.Generator, rows: int, size: int, states: int) -> NDArray[np.int32]:
-    """In each row a uniformly random set of `size` different states: Floyd's method, all rows at once."""
+    """A uniformly random set of `size` distinct states per row: Floyd's method, for all rows at once."""
     chosen = np.empty((rows, size), dtype=np.int32)
     for j in range(size):
         last = states - size + j
@@ -89,8 +89,8 @@ def _limits(transitions: Any, reward: Array, costs: Array, gamma: float, slack: 
     greedy, _ = _cost_bounds(transitions, _greedy(transitions, reward, gamma), costs, gamma)
     difference = greedy - safe
     if difference.max() <= 0.0:
-        raise ValueError("in this draw reward and costs want the same policy; use another seed, or more states")
-    # A cost on which the safe policy does no better gets some room all the same: limits must be met strictly.
+        raise ValueError("with this seed one policy is best for reward and costs; use another seed, or more states")
+    # A cost on which the safe policy is no better still gets some slack: limits must be met strictly.
     return np.asarray(safe + slack * np.maximum(difference, 0.1 * difference.max()))
 
 

@@ -1,4 +1,4 @@
-"""A robot on a slippery grid: to the goal, with few visits to unsafe cells."""
+"""A robot on a slippery grid with unsafe cells."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def grid(
     gamma: float = 0.95,
     layout: str | None = None,
 ) -> CMDP:
-    """A robot on slippery ground: reach the goal soon, with few visits to unsafe cells.
+    """A robot on a slippery grid: reach the goal quickly, with few visits to unsafe cells.
 
-    Decided is the direction of each move. Maximised is the reward of 1 for reaching the goal, discounted by the
-    time that it takes; limited is the expected discounted number of steps spent in unsafe cells. The short way leads
-    through them, the long way round. It is the picture that safe reinforcement learning has of itself: a penalty for
-    unsafe cells must be tuned until the robot behaves, while a limit says what is tolerated.
+    The action is the direction of the next move. The reward of 1 for reaching the goal, discounted by the time that it
+    takes, is maximised; the expected discounted number of steps in unsafe cells is limited. The short path leads
+    through unsafe cells, the long one around them. This is the standard example of safe reinforcement learning: a
+    penalty for unsafe cells has to be tuned, while a limit states directly what is acceptable.
 
-    A move succeeds with probability 1 − slip and otherwise goes to either side; walls and the border block, and the
-    robot stays. The goal keeps the robot, without further reward. The states are the cells that are not walls, in
+    A move succeeds with probability 1 − slip and otherwise goes to either side. If a wall or the border is in the way,
+    the robot stays. The goal is absorbing, without further reward. The states are the cells that are not walls, in
     reading order.
 
     Args:
@@ -36,8 +36,8 @@ def grid(
         slip: the probability of a sideways move, half of it to each side.
         visit_limit: the largest discounted number of visits to unsafe cells; a visit t steps after the start counts
             gamma**t.
-        gamma: the discount factor per move. Far goals need one close to 1, or they are not worth the way.
-        layout: your own map instead, a line for each row: `S` start, `G` goal (one or more), `!` unsafe, `#` wall,
+        gamma: the discount factor per move. For distant goals it should be close to 1.
+        layout: a map to use instead, one line per row: `S` start, `G` goal (one or more), `!` unsafe, `#` wall,
             `.` free. `rows` and `columns` are then not used.
 
     Example:
@@ -55,7 +55,7 @@ def grid(
     cells = _read(layout)
     slip = check_between(slip, "slip", 0.0, 1.0)
 
-    index = np.full((cells.shape[0] + 2, cells.shape[1] + 2), -1)  # with a border, outside which nothing is
+    index = np.full((cells.shape[0] + 2, cells.shape[1] + 2), -1)  # with a border
     free = np.argwhere(cells != "#") + 1
     index[tuple(free.T)] = np.arange(len(free))
     towards = np.stack([index[tuple((free + move).T)] for move in MOVES], axis=1)  # (S, A)
@@ -64,7 +64,7 @@ def grid(
     kind = cells[tuple((free - 1).T)]
     goal = kind == "G"
     towards[goal] = np.flatnonzero(goal)[:, None]
-    # Sideways of a move are the moves before and after it in the circle of directions.
+    # The sideways moves are the previous and the next direction in cyclic order.
     successors = np.stack([towards, np.roll(towards, 1, axis=1), np.roll(towards, -1, axis=1)], axis=-1)
     probabilities = np.array([1.0 - slip, slip / 2.0, slip / 2.0])
     reaches = np.where(goal[:, None], 0.0, goal[successors] @ probabilities)

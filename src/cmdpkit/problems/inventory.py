@@ -1,4 +1,4 @@
-"""A stock with random demand: cheap, with a promised fill rate."""
+"""Inventory control with random demand and a required fill rate."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def inventory(
     fill_rate: float = 0.95,
     gamma: float = 0.99,
 ) -> CMDP:
-    """A stock with random demand: least cost with a promised share of the demand served.
+    """Inventory control with random demand: least cost at a required fill rate.
 
-    Decided in each period is how much to order. Minimised is the cost of orders and of stock held; limited from
-    below is the fill rate, the share of the demand that is served from stock. Shops and spare-part depots promise a
-    fill rate because nobody can name the price of a customer sent away, which a model with a penalty would ask for.
+    In each period the size of an order is chosen. The cost of orders and of stock held is minimised, subject to a lower
+    limit on the fill rate, the share of the demand that is served from stock. Retailers and spare-part depots promise a
+    fill rate, because the cost of a lost customer, which a model with a penalty needs, is hard to estimate.
 
-    A period: the order arrives, as much of it as fits is kept and paid for, then demand comes, is served as far as
-    stock allows, and the rest is lost. Demand is Poisson. State: stock before ordering; action: units ordered. The
-    store is empty at first.
+    In a period, the order arrives, as much of it as fits is kept and paid for, then demand is served as far as stock
+    allows, and the rest is lost. Demand is Poisson. State: stock before ordering; action: units ordered. The
+    store is empty initially.
 
     Args:
         capacity: the most units in stock; there are capacity + 1 states.
@@ -55,7 +55,7 @@ def inventory(
     stock, order = np.arange(capacity + 1)[:, None], np.arange(largest_order + 1)[None, :]
     filled = np.minimum(stock + order, capacity)  # (S, A)
     bought = filled - stock
-    # Demand beyond the capacity empties the store like demand of the capacity, so that the tail can be counted there.
+    # Demand beyond the capacity has the same effect as demand of the capacity; the tail is counted there.
     chances = _poisson(demand, capacity)
     units = np.arange(chances.size)
     left = np.maximum(filled[:, :, None] - units, 0)  # (S, A, demand)
@@ -71,7 +71,7 @@ def inventory(
 
 
 def _poisson(mean: float, largest: int) -> Array:
-    """The distribution of min(D, largest) for a Poisson D; what is rarer than rounding is counted with the tail."""
+    """The distribution of min(D, largest) for a Poisson D; probabilities below rounding are counted with the tail."""
     # P(D > μ + t) ≤ exp(−t² / (2μ + 2t/3)), which is exp(−40) for this t (Bernstein)
     largest = min(largest, int(np.ceil(mean + 40.0 / 3.0 + np.sqrt((40.0 / 3.0) ** 2 + 80.0 * mean))))
     k = np.arange(largest)

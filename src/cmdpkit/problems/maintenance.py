@@ -1,4 +1,4 @@
-"""A machine that wears: profit within a limit on its downtime."""
+"""Maintenance of a machine that wears: profit with a limit on downtime."""
 
 from __future__ import annotations
 
@@ -22,26 +22,25 @@ def maintenance(
     downtime_limit: float = 0.08,
     gamma: float = 0.99,
 ) -> CMDP:
-    """A machine that wears: most profit with little downtime.
+    """Maintenance of a machine that wears: most profit with limited downtime.
 
-    Decided in each period is whether to run fast, run slow, or repair. Maximised is the profit; limited is the share of
-    periods in which the machine stands still, under repair or broken, because a plant downstream, a contract or a
-    safety case counts the hours and not the money. Running fast earns more and breaks the machine sooner; overhauling a
-    worn machine costs a period, and waiting until it breaks costs more of them.
+    In each period the machine is run fast, run slowly, or repaired. Profit is maximised; the share of periods in which
+    the machine is down, under repair or broken, is limited, as a contract or a downstream plant may require. Running
+    fast earns more and breaks the machine sooner. Repairing a worn machine takes one period, a broken one longer.
 
-    State 0 is a new machine, `levels` a broken one, those between are wear. Actions 0 fast, 1 slow, 2 repair. Running
-    breaks the machine with probability breakdown · (level / levels)², and otherwise wears it by one level with
-    probability `wear`. Repair makes a working machine new in one period, and a broken one with `repair_chance` in each.
-    A broken machine earns nothing and stays broken until it is repaired.
+    State 0 is a new machine, `levels` a broken one, and those between are levels of wear. Actions: 0 fast, 1 slow, 2
+    repair. Running breaks the machine with probability breakdown · (level / levels)², and otherwise wears it by one
+    level with probability `wear`. Repair makes a working machine new in one period, and a broken one with probability
+    `repair_chance` per period. A broken machine earns nothing and stays broken until it is repaired.
 
     Args:
-        levels: how many levels of wear a working machine has; there are levels + 1 states. More levels live longer,
-            so that the same limit binds less.
+        levels: number of levels of wear of a working machine; there are levels + 1 states. With more levels the
+            machine lasts longer, and the same limit binds less.
         wear: the probability of wearing by a level in a period, run fast and slow.
-        breakdown: the probability of breaking in a period at the end of life, run fast and slow.
+        breakdown: the probability of breaking in a period at the last level of wear, run fast and slow.
         profit: the profit of a period, run fast and slow.
         repair_cost: the cost of a period of repair.
-        repair_chance: the probability that a period of repair mends a broken machine.
+        repair_chance: the probability that a period of repair fixes a broken machine.
         downtime_limit: the largest mean share of periods without production, between 0 and 1.
         gamma: the discount factor per period.
 
@@ -63,7 +62,7 @@ def maintenance(
     worn = np.where(works[:, None], (1.0 - fails) * wears, 0.0)
     mended = np.where(works, 1.0, repair_chance)
 
-    # Each action has its own three outcomes: stay, wear and break when running; stay and be new when repairing.
+    # Outcomes of an action: stay, wear or break when running; stay or become new when repairing.
     successors = np.stack([level, np.minimum(level + 1, broken), np.full_like(level, broken)], axis=-1)
     successors = np.repeat(successors[:, None, :], 3, axis=1)
     successors[:, REPAIR, 1:] = 0

@@ -1,4 +1,4 @@
-"""Two queues in front of one server: speeds are chosen, power and waiting are limited."""
+"""Two queues with controlled service speeds and limits on power and waiting."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def two_queues(
 ) -> CMDP:
     """One server, two queues: least waiting within a power budget and a limit on queue 2.
 
-    Decided at every step is how fast the server works on each queue. Minimised is the holding cost of the customers
-    present. Limited are the mean power, where power is the square of the total speed, and the mean length of queue 2,
-    that of the customers who were promised a short wait. This is the daily bread of data centres and call centres:
-    power is bought, waiting is what customers complain of, and no single weighting of the two is given by anyone.
+    In every step a service speed is chosen for each queue. The holding cost of the customers present is minimised. The
+    mean power, where power is the square of the total speed, and the mean length of queue 2, whose customers were
+    promised a short wait, are limited. Data centres and call centres face this trade-off between power and waiting,
+    without a given weighting of the two.
 
     Customers of queue i arrive at rate arrivals[i], and are lost when that queue is full. A queue that is not empty
     loses one customer at the rate of the chosen speed. The chain is uniformised: one step is one tick of a clock of
     rate sum(arrivals) + 2 max(speeds), at which an arrival, a completed service, or nothing happens. State
-    q1 · (capacity + 1) + q2, action i1 · len(speeds) + i2; both queues are empty at first.
+    q1 · (capacity + 1) + q2, action i1 · len(speeds) + i2; both queues are empty initially.
 
     Args:
         capacity: the largest length of each queue; there are (capacity + 1)² states.
@@ -38,7 +38,7 @@ def two_queues(
         holding: the cost per tick of a customer in each queue.
         power_limit: the largest mean power, (total speed)², per tick.
         length_limit: the largest mean number of customers in queue 2, seen per tick.
-        gamma: the discount factor per tick; 0.999 and a large capacity make the chain a slow one.
+        gamma: the discount factor per tick; with 0.999 and a large capacity the chain mixes slowly.
 
     Example:
         >>> import cmdpkit as ck
@@ -58,7 +58,7 @@ def two_queues(
     q1, q2 = (q[:, None] for q in np.divmod(np.arange(side**2), side))  # (S, 1)
     u1, u2 = (speed[i][None, :] for i in np.divmod(np.arange(len(speed) ** 2), len(speed)))  # (1, A)
 
-    # What happens at a tick, and at which rate: both arrivals, both services, and nothing.
+    # Events at a tick and their rates: two arrivals, two services, and no event.
     clock = rate.sum() + 2.0 * speed.max()
     after = [
         (np.minimum(q1 + 1, capacity), q2, rate[0]),

@@ -1,4 +1,4 @@
-"""A wireless transmitter: throughput within a power budget, over a channel that fades."""
+"""A wireless transmitter over a fading channel, with a power budget."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ def wireless(
 ) -> CMDP:
     """A wireless transmitter: most throughput within an average power budget.
 
-    Decided in each slot is how many packets to send, knowing the buffer and the channel. Maximised is the discounted
-    number of packets sent; limited is the mean power, and, if asked for, the mean backlog, which by Little's law is
-    delay. A battery makes the first limit and a voice call the second: sending u packets at once over a channel of
-    gain g takes power (2^u − 1) / g, so that waiting for a good channel saves power and costs delay.
+    In each slot the number of packets to send is chosen, given the buffer and the channel. The discounted number of
+    packets sent is maximised; the mean power is limited and, optionally, the mean backlog, which corresponds to delay
+    by Little's law. Sending u packets in one slot over a channel of gain g takes power (2^u − 1) / g: waiting for a
+    good channel saves power and costs delay.
 
-    A slot: min(u, backlog) packets leave, then new packets arrive and those that find the buffer full are lost, and
-    the channel stays or moves to a neighbouring gain. State backlog · len(gains) + channel, action u. The buffer is
-    empty at first, the channel uniformly random, which is where it is in the long run.
+    In a slot, min(u, backlog) packets leave, then new packets arrive, of which those that find the buffer full are
+    lost, and the channel stays or moves to a neighbouring gain. State backlog · len(gains) + channel, action u. The
+    buffer is empty initially, and the channel has its stationary distribution, which is uniform.
 
     Args:
         buffer: the most packets that can wait.
         packets: the most packets that can be sent in a slot; there are packets + 1 actions.
         gains: the channel's gains, in the order in which it fades from one to the next.
         arrivals: arrivals[k] is the probability of k new packets in a slot.
-        fading: the probability with which the channel moves up, and that with which it moves down; at most 0.5.
+        fading: the probability of moving up one gain, and of moving down one gain; at most 0.5.
         power_limit: the largest mean power per slot.
-        backlog_limit: the largest mean number of packets waiting at the start of a slot, None for no such limit. With
-            the other defaults 6 binds together with the power, and 5 is out of reach.
+        backlog_limit: the largest mean number of packets waiting at the start of a slot, or None for no limit. With
+            the other defaults, 6 binds together with the power limit, and 5 is infeasible.
         gamma: the discount factor per slot.
 
     Example:
@@ -58,7 +58,7 @@ def wireless(
     packets = check_whole(packets, "packets", 1)
     gain = check_numbers(gains, "gains", 0.0, np.inf)
     if gain.min() <= 0.0:
-        raise ValueError(f"gains must be above zero, got {gain.min():g}; leave out a channel that carries nothing")
+        raise ValueError(f"gains must be above zero, got {gain.min():g}; leave out a channel with no capacity")
     chances = check_distribution(arrivals, "arrivals")
     fading = check_between(fading, "fading", 0.0, 0.5)
 

@@ -1,8 +1,8 @@
 """Rules: one file per published method, and the registry from which everything else about it is derived.
 
 A rule is a frozen dataclass with three functions, `start`, `propose` and `observe` (see `Rule` in base.py). Every file
-of this package is imported, so that a new one needs no entry anywhere: `cmdpkit.rules.PMDPD` is the class that
-pmd_pd.py registers. "Write your own rule" in CONTRIBUTING.md has a worked example.
+of this package is imported, and a new one needs no entry elsewhere: `cmdpkit.rules.PMDPD` is the class that pmd_pd.py
+registers. "Write your own rule" in CONTRIBUTING.md has a worked example.
 """
 
 from importlib import import_module

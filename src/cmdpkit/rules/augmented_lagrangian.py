@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import ConstraintArray
 from cmdpkit.options import POSITIVE_EACH, option
 from cmdpkit.rules.base import State, View, Weights
 from cmdpkit.rules.registry import register
@@ -15,15 +15,17 @@ from cmdpkit.rules.registry import register
 @register("augmented-lagrangian", neural={"penalty": 5e-3, "eta_dual": 5e-4, "inner_steps": 2})
 @dataclass(frozen=True)
 class AugmentedLagrangian:
-    """Descends V_0 + (1/2ρ) Σ ((λ_i + ρ V_i)₊² − λ_i²), whose gradient mixes the costs with (λ_i + ρ V_i)₊.
+    """Descent on V_0 + (1/2ρ) Σ ((λ_i + ρ V_i)₊² − λ_i²), whose gradient mixes the costs with (λ_i + ρ V_i)₊.
 
     The classical method minimises it before every dual step η′ = ρ. Here the dual moves after every improvement, by a
     step η′ that is smaller than the penalty ρ.
     """
 
-    penalty: float | Array | None = option(None, POSITIVE_EACH, "Weight of the quadratic penalty.")
-    eta_dual: float | Array | None = option(
-        None, POSITIVE_EACH, "Dual step; the scale of the model decides by default."
+    penalty: float | ConstraintArray | None = option(
+        None, POSITIVE_EACH, "Weight of the quadratic penalty; the default follows the model's scale."
+    )
+    eta_dual: float | ConstraintArray | None = option(
+        None, POSITIVE_EACH, "Dual step; the default follows the model's scale."
     )
 
     def start(self, view: View) -> State:

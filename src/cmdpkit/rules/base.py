@@ -1,7 +1,7 @@
-"""What a rule is, what it sees, and what it asks for.
+"""The interface of a rule: what it sees, and what it returns.
 
-A rule knows nothing of policies, states or networks. It sees a `View` of the current policy, says with which `Weights`
-the costs are to be mixed for the next improvement, and moves its multipliers when it has seen the new policy.
+A rule does not depend on policies, states or networks. It receives a `View` of the current policy, returns the
+`Weights` of the costs for the next improvement, and updates its multipliers when it sees the new policy.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import Array, ConstraintArray, CostArray
 
 
 class Weights(NamedTuple):
-    """With which weights, step and accuracy a policy is to be improved. Every learner honours every field.
+    """Weights, step and accuracy of a policy improvement. Every learner honours every field.
 
-    The mixed cost is c̃ = objective · c_0 + Σ constraints_i · c_i. None leaves a field to the learner's own setting.
+    The mixed cost is c̃ = objective · c_0 + Σ constraints_i · c_i. None leaves a field to the learner's settings.
     """
 
     objective: float
-    constraints: Array  # (m,)
+    constraints: ConstraintArray
     inner_steps: int | None = None  # t_k: mirror steps, all anchored at the policy before the first
     step: float | None = None  # π is multiplied by exp(−step · Q̃) in each of them
-    radius: float | None = None  # and moves no farther than this mean KL divergence
-    accuracy: float | None = None  # relative error that evaluations may have; 0 is as exact as rounding allows
+    radius: float | None = None  # largest mean KL divergence of the improvement
+    accuracy: float | None = None  # relative error allowed in evaluations; 0 means up to rounding
 
 
 class State(NamedTuple):
-    """What a rule remembers between two steps. Rules with more to remember have a NamedTuple of their own."""
+    """The state of a rule between two iterations. Rules with a larger state define their own NamedTuple."""
 
-    multipliers: Array  # (m,) λ_k
+    multipliers: ConstraintArray  # λ_k
 
 
 class Response(Protocol):
-    """What a mirror step is predicted to lead to, under the local model of the current policy.
+    """The predicted outcome of a mirror step, under the local model of the current policy.
 
-    All quantities are in the unit of the objective; a price u_i is the weight of constraint i in units of
+    All quantities are in units of the objective; a price u_i is the weight of constraint i in units of
     scales_0 / scales_i.
     """
 
@@ -46,8 +46,8 @@ class Response(Protocol):
         """−(1/step) Σ_s x(s) log Σ_a π(a|s) exp(−step (A_0 + Σ u_i A_i)(s, a))."""
 
     @property
-    def values(self) -> Array:
-        """(m,) predicted V_1..V_m: the derivative of Σ u_i V_i plus the soft minimum."""
+    def values(self) -> ConstraintArray:
+        """Predicted V_1..V_m: the derivative of Σ u_i V_i plus the soft minimum."""
 
     @property
     def gram(self) -> Array:
@@ -55,71 +55,71 @@ class Response(Protocol):
 
 
 class UnknownScale(ValueError):
-    """A default follows from the scale of the costs, and nobody knows it."""
+    """A default depends on the scale of the costs, which is unknown."""
 
     def __init__(self) -> None:
-        super().__init__("the scale of the costs is not known, so that steps must be given")
+        super().__init__("the scale of the costs is unknown; give the steps explicitly")
 
 
 @dataclass(frozen=True)
 class View:
     """What a rule may know of the current policy.
 
-    Learners that can predict how the values respond to a step override `response` and `greedy_gain`.
+    Learners that can predict the effect of a step override `response` and `greedy_gain`.
     """
 
     objective: float  # V_0, minimised
-    values: Array  # (m,) V_1..V_m; feasible when ≤ 0
-    scales: Array | None = None  # (m + 1,) how much a single step can matter in each cost, where it is known
+    values: ConstraintArray  # V_1..V_m; feasible when ≤ 0
+    scales: CostArray | None = None  # how much one step can change each cost, if known
     gamma: float = 0.0
 
     @property
-    def known_scales(self) -> Array:
-        """The scales, or `UnknownScale`."""
+    def known_scales(self) -> CostArray:
+        """The scales; raises `UnknownScale` if there are none."""
         if self.scales is None:
             raise UnknownScale
         return self.scales
 
     @property
-    def units(self) -> Array:
-        """(m,) scales_0 / scales_i: the natural unit of each multiplier."""
+    def units(self) -> ConstraintArray:
+        """scales_0 / scales_i: the natural unit of each multiplier."""
         scales = self.known_scales
         return np.asarray(scales[0] / scales[1:])
 
-    def dual_step(self, factor: float) -> Array:
-        """(m,) dual steps: `factor` 1 moves λ_i by its unit where V_i is as large as it can be."""
+    def dual_step(self, factor: float) -> ConstraintArray:
+        """Dual steps; with `factor` 1, λ_i moves by one unit when V_i is as large as possible."""
         scales = self.known_scales
         # factor · (1 − γ) span(c_0) / span(c_i)²
         return np.asarray(factor * (1.0 - self.gamma) * (scales[0] / scales[1:]) / scales[1:])
 
-    def response(self, prices: Array, step: float) -> Response:
+    def response(self, prices: ConstraintArray, step: float) -> Response:
         """The predicted response to a mirror step of size `step` with these prices."""
         raise NotImplementedError(f"{type(self).__name__} cannot predict the response to a step")
 
-    def greedy_gain(self, multipliers: Array) -> float:
-        """How much a greedy step would gain in the Lagrangian, under the local model; 0 at the optimum."""
+    def greedy_gain(self, multipliers: ConstraintArray) -> float:
+        """Decrease of the Lagrangian by a greedy step, under the local model; 0 at the optimum."""
         raise NotImplementedError(f"{type(self).__name__} cannot predict the gain of a greedy step")
 
     def multiplier_bound(self) -> float:
-        """A bound on the size of the optimal multipliers; infinite where none is known."""
+        """An upper bound on the optimal multipliers; infinite if none is known."""
         return float(np.inf)
 
 
 class Rule(Protocol):
-    """What the loop needs of a rule."""
+    """The interface of a rule, as the loop uses it."""
 
     def start(self, view: Any) -> Any:
-        """The state before the first step. It has a field `multipliers`."""
+        """Return the initial state, which has a field `multipliers`."""
 
     def propose(self, state: Any, view: Any) -> tuple[Weights, Any]:
-        """How to improve the policy that `view` shows, and the state in the meantime."""
+        """Return the weights with which to improve the current policy, and the updated state."""
 
     def observe(self, state: Any, view: Any) -> Any:
-        """The state after the improvement; `view` shows the new policy."""
+        """Return the state after the improvement; `view` is that of the new policy."""
 
 
-def with_multipliers(state: Any, multipliers: Array) -> Any:
-    """The same state with other multipliers."""
+def with_multipliers(state: Any, multipliers: ConstraintArray) -> Any:
+    """A copy of the state with other multipliers."""
     if is_dataclass(state) and not isinstance(state, type):
         return replace(state, multipliers=multipliers)
     return state._replace(multipliers=multipliers)

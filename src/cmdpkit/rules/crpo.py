@@ -16,11 +16,11 @@ from cmdpkit.rules.registry import register
 class CRPO:
     """Constraint-rectified policy optimisation: one cost at a time.
 
-    A constraint counts as violated while V_i > −tolerance. The most violated one is stepped on (the first of them, if
-    `first`), and the objective when there is none.
+    A constraint counts as violated while V_i > −tolerance. Each step is on the most violated constraint (the first
+    violated one, if `first`), or on the objective if none is violated.
     """
 
-    tolerance: float = option(0.0, NUMBER, "A limit counts as violated while it is this close, or closer.")
+    tolerance: float = option(0.0, NUMBER, "Safety margin: a limit counts as violated while V_i > -tolerance.")
     first: bool = option(False, FLAG, "Step on the first violated limit instead of the most violated one.")
     radii: tuple[float, ...] | None = option(
         None, SIZES, "Largest mean KL divergence of a step with 0, 1, 2, ... limits violated."

@@ -18,7 +18,7 @@ from cmdpkit.rules.registry import register
 )
 @dataclass(frozen=True)
 class NPG:
-    """The objective alone: constraints are not seen. The learner decides how its gradient is used."""
+    """Steps on the objective alone; constraints are ignored. The learner's settings select the kind of gradient."""
 
     def start(self, view: View) -> State:
         return State(np.zeros_like(view.values))

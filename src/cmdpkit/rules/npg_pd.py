@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import ConstraintArray
 from cmdpkit.options import CAP, POSITIVE_EACH, option
 from cmdpkit.rules.base import View, Weights
 from cmdpkit.rules.registry import register
 
 
 class State(NamedTuple):
-    """λ_k, the steps in use, and the values of the policy before the improvement."""
+    """λ_k, the dual step and cap in use, and the values of the policy before the improvement."""
 
-    multipliers: Array
-    eta_dual: Array
+    multipliers: ConstraintArray
+    eta_dual: ConstraintArray
     dual_cap: float
-    before: Array
+    before: ConstraintArray
 
 
 @register("npg-pd", neural={"eta_dual": 5e-4})
@@ -27,11 +27,11 @@ class State(NamedTuple):
 class NPGPD:
     """Natural policy gradient primal-dual: projected dual ascent on [0, dual_cap]."""
 
-    eta_dual: float | Array | None = option(
-        None, POSITIVE_EACH, "Dual step; the scale of the model decides by default."
+    eta_dual: float | ConstraintArray | None = option(
+        None, POSITIVE_EACH, "Dual step; the default follows the model's scale."
     )
     dual_cap: float | None = option(
-        None, CAP, "Largest multiplier; by default 2 / ((1 - gamma) xi) where the Slater margin xi is known."
+        None, CAP, "Largest multiplier; by default 2 / ((1 - gamma) xi) if the Slater margin xi is known."
     )
 
     def start(self, view: View) -> State:

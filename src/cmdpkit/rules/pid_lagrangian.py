@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import ConstraintArray
 from cmdpkit.options import NONNEGATIVE_EACH, option
 from cmdpkit.rules.base import View, Weights
 from cmdpkit.rules.registry import register
@@ -16,9 +16,9 @@ from cmdpkit.rules.registry import register
 class State(NamedTuple):
     """The multipliers, and the controller's memory: the integral of the violation and its last value."""
 
-    multipliers: Array
-    integral: Array
-    last: Array
+    multipliers: ConstraintArray
+    integral: ConstraintArray
+    last: ConstraintArray
 
 
 @register("pid-lagrangian", multipliers=False, neural={"kp": 5e-3, "ki": 5e-4, "kd": 5e-3, "inner_steps": 2})
@@ -26,16 +26,22 @@ class State(NamedTuple):
 class PIDLagrangian:
     """The multiplier reacts to the violation, its sum and its increase, all measured at the new policy."""
 
-    kp: float | Array | None = option(None, NONNEGATIVE_EACH, "Gain of the violation itself.")
-    ki: float | Array | None = option(None, NONNEGATIVE_EACH, "Gain of the sum of the violations.")
-    kd: float | Array | None = option(None, NONNEGATIVE_EACH, "Gain of the increase of the violation.")
+    kp: float | ConstraintArray | None = option(
+        None, NONNEGATIVE_EACH, "Proportional gain; the default follows the model's scale."
+    )
+    ki: float | ConstraintArray | None = option(
+        None, NONNEGATIVE_EACH, "Integral gain; the default follows the model's scale."
+    )
+    kd: float | ConstraintArray | None = option(
+        None, NONNEGATIVE_EACH, "Derivative gain; the default follows the model's scale."
+    )
 
     def start(self, view: View) -> State:
         return State(np.zeros_like(view.values), np.zeros_like(view.values), view.values)
 
     def propose(self, state: State, view: View) -> tuple[Weights, State]:
         lam = state.multipliers
-        # (c₀ + Σ λᵢ cᵢ) / (1 + Σ λᵢ), with λᵢ in its unit: large multipliers must not make large steps
+        # (c₀ + Σ λᵢ cᵢ) / (1 + Σ λᵢ), with λᵢ in its unit: large multipliers must not lead to large steps
         total = 1.0 + float((lam if view.scales is None else lam / view.units).sum())
         return Weights(1.0 / total, lam / total), state
 

@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import ConstraintArray
 from cmdpkit.options import POSITIVE_EACH, choice, option
 from cmdpkit.rules.base import View, Weights
 from cmdpkit.rules.registry import register
 
 
 class State(NamedTuple):
-    """λ_k, and the values of the policy that it belongs to."""
+    """λ_k, and the dual step in use."""
 
-    multipliers: Array
-    eta_dual: Array
+    multipliers: ConstraintArray
+    eta_dual: ConstraintArray
 
 
 @register("pmd-pd", steps="fixed", neural={"eta_dual": 5e-4, "inner_steps": 2})
@@ -26,11 +26,11 @@ class State(NamedTuple):
 class PMDPD:
     """Policy mirror descent-primal dual (Algorithm 1). Invariants (Lemma 1): λ ≥ 0 and λ + η′ V ≥ 0."""
 
-    eta_dual: float | Array | None = option(
-        None, POSITIVE_EACH, "Dual step; the scale of the model decides by default."
+    eta_dual: float | ConstraintArray | None = option(
+        None, POSITIVE_EACH, "Dual step; the default follows the model's scale."
     )
     schedule: str | None = option(None, choice("theory"), "Use the parameters of the theorems.")
-    inner_steps: Callable[[Array], int] | None = None  # t_k as a function of λ_k: Theorem 1
+    inner_steps: Callable[[ConstraintArray], int] | None = None  # t_k as a function of λ_k: Theorem 1
 
     def start(self, view: View) -> State:
         eta_dual = np.asarray(view.dual_step(3.0) if self.eta_dual is None else self.eta_dual, dtype=float)

@@ -1,7 +1,7 @@
-"""The registry: which methods there are, and what each of them takes.
+"""The registry of methods and their options.
 
-A decorator above a rule registers it under the name that users type. Everything else that must know of a method
-derives it from here: the options of `solve` and `train`, command-line flags, and the table in docs/methods.md.
+A decorator registers a rule under the name that users type. The options of `solve` and `train`, the command-line flags
+and docs/methods.md are derived from the registry.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class Method:
     """A registered method.
 
     Attributes:
-        name: what users type.
-        rule: the rule's class.
-        steps: which of several variants of the name this is ("growing" or "fixed"), or None where there is only one.
-        learners: that it runs with.
-        constrained: False for methods that see no constraints.
-        multipliers: whether `initial_multipliers` mean anything to it.
-        scale: whose span the default step is measured with: the "objective", or the "largest" of all costs.
-        presets: defaults of options that depend on the learner, by learner.
+        name: the name that users type.
+        rule: the class of the rule.
+        steps: the variant ("growing" or "fixed") if several share the name, or None.
+        learners: learners that it runs with.
+        constrained: False for methods that ignore constraints.
+        multipliers: whether it takes `initial_multipliers`.
+        scale: the cost whose span sets the default step: the "objective", or the "largest" of all.
+        presets: per learner, defaults that differ from the declared ones.
     """
 
     name: str
@@ -60,10 +60,10 @@ def register(
     scale: str = "objective",
     **presets: Mapping[str, Any],
 ) -> Callable[[AnyRule], AnyRule]:
-    """Register a rule under `name`; `exact=`, `sampled=` and `neural=` are presets for those learners."""
+    """Register a rule under `name`; `exact=`, `sampled=` and `neural=` are presets for these learners."""
     unknown = sorted({*presets, *learners} - set(LEARNERS))
     if unknown:
-        raise ValueError(f"there is no learner {unknown[0]!r}; there are {', '.join(LEARNERS)}")
+        raise ValueError(f"there is no learner {unknown[0]!r}; choose from {', '.join(LEARNERS)}")
 
     def add(rule: AnyRule) -> AnyRule:
         entry = Method(name, rule, steps, learners, constrained, multipliers, scale, presets)
@@ -75,7 +75,7 @@ def register(
 
 
 def variants(name: str) -> list[Method]:
-    """All variants of a method; none when the name is not registered."""
+    """All variants of a method; an empty list if the name is not registered."""
     return list(_REGISTERED.get(name, []))
 
 
@@ -85,13 +85,13 @@ def methods() -> list[Method]:
 
 
 def names(learner: str) -> list[str]:
-    """The names of the methods that run with a learner, the paper's own first."""
+    """The names of the methods that run with a learner, "pmd-pd" first."""
     found = {method.name for method in methods() if learner in method.learners}
     return sorted(found, key=lambda name: (name != "pmd-pd", name))
 
 
 def method_of(rule: Any) -> Method:
-    """The method that an instance of a rule belongs to; a rule that is not registered is one of its own."""
+    """The method of an instance of a rule; a rule that is not registered is a method of its own."""
     for method in methods():
         if method.rule is type(rule):
             return method

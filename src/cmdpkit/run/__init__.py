@@ -1,1 +1,1 @@
-"""Runs: budgets, records, checkpoints, the driver, and what they return."""
+"""Runs: budgets, records, checkpoints, the driver, and results."""

@@ -1,4 +1,4 @@
-"""Budgets: when to stop, and what a callback hears of the progress."""
+"""Budgets: when to stop, and what is reported to callbacks."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a callback hears after every iteration, in the user's sense and units: the same for all learners."""
+    """The argument of callbacks, after every iteration, in the user's sense and units; the same for all learners."""
 
     iteration: int
-    objective: float  # of the current policy; infinite while there is none within the limits
+    objective: float  # of the current policy; infinite until one is feasible
     violation: float  # largest, relative to max(1, |limit|)
-    bound: float  # proved so far; infinite while nothing is
+    bound: float  # proved so far; infinite before
     multipliers: Array  # (m,), a copy
     time: float
-    samples: int | None = None  # transitions or environment steps drawn, when something is sampled
-    constraint_values: Array | None = None  # (m,), where the policy's are known
+    samples: int | None = None  # transitions or environment steps drawn, if any
+    constraint_values: Array | None = None  # (m,), if known
     divergence: float | None = None  # training only: mean KL divergence of the step
-    explained: Array | None = None  # training only: (m + 1,) part of the variance that the critics explained
-    verdict: str | None = None  # training only: what became of the step
+    explained: Array | None = None  # training only: (m + 1,) fraction of the variance that the critics explained
+    verdict: str | None = None  # training only: outcome of the step
 
     @property
     def reward(self) -> float:
-        """The objective, as training runs used to call it."""
+        """Former name of `objective` in training runs."""
         return self.objective
 
     @property
     def costs(self) -> Array | None:
-        """The constraint values, as training runs used to call them."""
+        """Former name of `constraint_values` in training runs."""
         return self.constraint_values
 
     @property
     def steps(self) -> int | None:
-        """The samples, as training runs used to call them."""
+        """Former name of `samples` in training runs."""
         return self.samples
 
     def __str__(self) -> str:
@@ -64,12 +64,12 @@ Callback = Callable[[Snapshot], Any]
 
 @dataclass
 class Budget:
-    """What a run may spend. `watch` hears of every iteration and stops the run by returning True."""
+    """Limits of a run. `watch` is called after every iteration and stops the run by returning True."""
 
     max_iterations: int | None = None
     time_limit: float | None = None
     watch: Callback | None = None
-    transitions: int | None = None  # that may be drawn
+    transitions: int | None = None  # maximum number of transitions drawn
     started: float = field(default_factory=time.perf_counter)
     interrupted: bool = False  # Ctrl-C was pressed, or the callback asked to stop
 
@@ -79,20 +79,20 @@ class Budget:
 
     @property
     def left(self) -> float | None:
-        """Seconds that are left, None without a limit."""
+        """Remaining seconds; None without a limit."""
         return None if self.time_limit is None else max(0.0, self.time_limit - self.elapsed)
 
     def tell(self, news: Snapshot) -> None:
-        """Tell the callback, if there is one."""
+        """Call the callback, if there is one."""
         if self.watch is not None and isinstance(stop := self.watch(news), (int, np.bool_, np.integer)) and stop:
             self.interrupted = True
 
     def exhausted(self) -> bool:
-        """Time is up, or the caller wants to stop: long work should end at its next safe point."""
+        """Whether time is up or the caller wants to stop; long computations should then end at the next safe point."""
         return self.interrupted or (self.time_limit is not None and self.elapsed >= self.time_limit)
 
     def spent(self, iterations: int) -> Status | None:
-        """The status that ends the run now, if any."""
+        """The status with which the run must end now, or None."""
         if self.interrupted:
             return Status.INTERRUPTED
         if self.max_iterations is not None and iterations >= self.max_iterations:
@@ -101,9 +101,9 @@ class Budget:
 
     @contextlib.contextmanager
     def catching_ctrl_c(self) -> Iterator[None]:
-        """Ctrl-C asks the run to stop at its next safe point, so that a valid result is left; a second one insists.
+        """Let Ctrl-C stop the run at its next safe point, with a valid result; a second Ctrl-C stops it immediately.
 
-        Only in the main thread and where no other handler has taken the signal.
+        This applies only in the main thread, and if no other handler is installed.
         """
         ours = threading.current_thread() is threading.main_thread()
         if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

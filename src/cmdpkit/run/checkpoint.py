@@ -1,4 +1,4 @@
-"""Checkpoints of long runs: written whole, now and then, and refused when they belong to another run."""
+"""Checkpoints of long runs: written atomically every few seconds; those of another run are rejected."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 from cmdpkit.files import PathLike, check_folder, load_arrays, save_arrays
 
 SECONDS = 5.0
-"""A checkpoint is written about this often, and less often where writing takes more than a twentieth of the time."""
+"""Seconds between checkpoints; longer if writing would take more than a twentieth of the time."""
 
 
 class Checkpoint:
     """A file with the state of a run; without a path it does nothing.
 
     Args:
-        path: the file; a run that finds its own state there continues from it.
-        run: what identifies the run, as plain JSON: a state with another identity is refused.
+        path: the file; a run whose state is found there continues from it.
+        run: the identity of the run, as plain JSON; a state with another identity is rejected.
         write, read: functions that write and read a file, like `save_arrays` and `load_arrays`.
     """
 
@@ -38,30 +38,30 @@ class Checkpoint:
         self._due = time.perf_counter() + SECONDS
 
     def load(self) -> dict[str, Any] | None:
-        """The state in the file, or None when there is no file."""
+        """The state in the file, or None if there is no file."""
         if self.path is None or not Path(self.path).exists():
             return None
         arrays = self._read(self.path, "cmdpkit checkpoint")
         try:
             found = json.loads(str(arrays.pop("run")))
         except (KeyError, ValueError) as error:
-            raise ValueError(f"{self.path} is damaged: it does not say which run it belongs to") from error
+            raise ValueError(f"{self.path} is damaged: the identity of the run is missing") from error
         other = [name for name in self.run if found.get(name) != self.run[name]]
         if other:
             name = other[0]
             raise ValueError(
                 f"{self.path} belongs to another run: its {name} is {_short(found.get(name))}, here it is "
-                f"{_short(self.run[name])}. Use another file, or remove this one to start anew"
+                f"{_short(self.run[name])}. Use another file, or remove this one to start again"
             )
         return arrays
 
     def must(self, resume: bool | None) -> None:
-        """Refuse to continue what is not there (`resume` is True), or to write over what is there (False)."""
+        """Raise an error if there is nothing to continue (`resume` is True), or something to overwrite (False)."""
         found = self.path is not None and Path(self.path).exists()
         if resume and not found:
             raise FileNotFoundError(f"there is no run in {self.path} to resume")
         if resume is False and found:
-            raise FileExistsError(f"{self.path} holds a run already; resume it, or choose another file")
+            raise FileExistsError(f"{self.path} already holds a run; resume it, or choose another file")
 
     def save(self, state: Callable[[], dict[str, Any]]) -> None:
         """Write the state, unless it is empty."""
@@ -70,7 +70,7 @@ class Checkpoint:
             return
         try:
             self._write(self.path, "cmdpkit checkpoint", arrays | {"run": json.dumps(self.run)})
-        except OSError as error:  # a full disk must not cost the run
+        except OSError as error:  # a full disk must not end the run
             warnings.warn(f"the checkpoint {self.path} could not be written: {error}", stacklevel=2)
         now = time.perf_counter()
         self._due = now + max(SECONDS, 20.0 * (now - started))

@@ -1,4 +1,4 @@
-"""From what a user asked for to a rule and settings: names, instances, options and presets, all checked at the door."""
+"""From the arguments of a call to a rule and settings: names, instances, options and presets, all validated."""
 
 from __future__ import annotations
 
@@ -10,31 +10,30 @@ import numpy as np
 
 from cmdpkit.checks import digest
 from cmdpkit.options import options_of, revalidated, validated
-from cmdpkit.rules.base import Rule
 from cmdpkit.rules.registry import Method, method_of, names, variants
 
 STEPS = "steps"
-"""The option that chooses between the variants of a method."""
+"""The option that selects a variant of a method."""
 
 FIXED_ONLY = ("step", "eta_dual", "schedule")
-"""Sizes of fixed steps: naming one of them asks for fixed steps, unless `steps` says otherwise."""
+"""Options of fixed steps: giving one of them selects fixed steps, unless `steps` says otherwise."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A method with everything that was asked of it."""
+    """A method with its options."""
 
     method: Method
-    rule: Rule
+    rule: Any  # a Rule
     settings: Any  # TabularSettings or NeuralSettings
-    given: Mapping[str, Any]  # the options as they were given, for the identity of a run
+    given: Mapping[str, Any]  # the options as given, for the identity of a run
 
     @property
     def name(self) -> str:
         return self.method.name
 
     def identity(self) -> dict[str, Any]:
-        """The method and everything asked of it, as plain data: a checkpoint of another one is refused."""
+        """The method and its options, as plain data, to recognise checkpoints of the same run."""
         options = {name: _plain(value) for name, value in sorted(self.given.items())}
         names: list[str] = [f.name for f in fields(self.rule)] if is_dataclass(self.rule) else []
         own = {name: getattr(self.rule, name) for name in names}
@@ -49,11 +48,11 @@ def choose(
 
     Args:
         method: a registered name, or an instance of a rule, also of the user's own class.
-        options: as given; None means not given.
+        options: options as given; None means not given.
         learner: "exact", "sampled" or "neural".
         settings: the class of the learner's settings.
-        constraints: how many there are.
-        general: what else the caller takes, for messages.
+        constraints: number of constraints.
+        general: other arguments of the caller, for messages.
     """
     given = {name: value for name, value in options.items() if value is not None}
     entry = _entry(method, given, learner)
@@ -76,7 +75,7 @@ def choose(
 
 
 def _refuse(name: str, entry: Method, known: list[str], learner: str, general: str) -> None:
-    """Say that an option is unknown, or to which variant of the method it belongs."""
+    """Raise an error: the option is unknown, or belongs to another variant of the method."""
     others = [m for m in variants(entry.name) if m is not entry and learner in m.learners]
     for other in others:
         if name in other.options:
@@ -87,7 +86,7 @@ def _refuse(name: str, entry: Method, known: list[str], learner: str, general: s
 
 
 def _entry(method: Any, given: Mapping[str, Any], learner: str) -> Method:
-    """The registered method, or the variant of it, that was asked for."""
+    """The registered method, or its variant, that was asked for."""
     if not isinstance(method, str):
         return _of_instance(method, given)
     found = variants(method)
@@ -107,7 +106,7 @@ def _entry(method: Any, given: Mapping[str, Any], learner: str) -> Method:
         raise ValueError(f"steps must be {' or '.join(repr(m.steps) for m in usable)}, got {steps!r}")
     unfit = [name for name in (*FIXED_ONLY, "alpha") if name in given]
     if steps == "growing" and unfit:
-        raise ValueError(f"growing steps set {unfit[0]!r} themselves; leave it out, or say steps='fixed'")
+        raise ValueError(f"growing steps set {unfit[0]!r} themselves; leave it out, or pass steps='fixed'")
     return next(m for m in usable if m.steps == steps)
 
 
@@ -135,7 +134,7 @@ def _taken(settings: type, entry: Method) -> list[str]:
 
 
 def _with_presets(rule: Any, presets: Mapping[str, Any]) -> Any:
-    """The rule with the learner's presets where nothing was given."""
+    """The rule with the learner's presets for options that were not given."""
     if not is_dataclass(rule) or isinstance(rule, type):
         return rule
     open_fields = {f.name for f in fields(rule) if getattr(rule, f.name) is None}
@@ -143,7 +142,7 @@ def _with_presets(rule: Any, presets: Mapping[str, Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it; tables as their fingerprint."""
+    """A value as plain JSON; large arrays as a hash."""
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     table = np.asarray(getattr(value, "log_probabilities", value))

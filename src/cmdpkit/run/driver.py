@@ -1,7 +1,7 @@
-"""The driver: runs the loop for every learner, and lets observers watch it.
+"""The driver: runs the loop for every learner, and calls observers.
 
-An observer is called after every macro step, and ends the run by returning a status, as the prover does when it has a
-proof. The callback and the progress display are observers too. Record and checkpoint are kept by the driver itself.
+An observer is called after every macro step and ends the run by returning a status, as the prover does when it has a
+proof. The callback and the progress display are observers too. The driver itself keeps the record and the checkpoint.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ RULE, RECORD, LEARNER, OBSERVER = "rule_", "record_", "learner_", "observer_"
 
 @dataclass
 class Run:
-    """A learner, a rule, a record and a budget; `go` runs them until the budget is spent or an observer ends it.
+    """A learner, a rule, a record and a budget; `go` runs until the budget is spent or an observer ends the run.
 
     Args:
-        learner, rule: of the loop.
-        recorder: remembers the iterates.
-        budget: when to stop.
+        learner, rule: arguments of the loop.
+        recorder: records the iterates.
+        budget: limits of the run.
         observers: called after every macro step, in this order.
-        multipliers: to start with, instead of the rule's own.
-        store: where the state of the run is kept; a state that is found there is continued from.
+        multipliers: initial multipliers, instead of the rule's own.
+        store: checkpoint of the run; if it holds a state, the run continues from it.
     """
 
     learner: Learner
@@ -53,7 +53,7 @@ class Run:
         self._state: Any = None  # of the rule, after the last macro step
         self._saved: dict[str, Any] = {}  # fields of the rule's state in a checkpoint
         self._mark: dict[str, Any] = {}  # the learner after the last macro step
-        self._observers_before: list[dict[str, Any]] = []  # what observers remembered before they saw the last iterate
+        self._observers_before: list[dict[str, Any]] = []  # states of the observers before the last iterate
         saved = None if self.store is None else self.store.load()
         if saved is not None:
             assert self.store is not None
@@ -68,7 +68,7 @@ class Run:
         return len(self.recorder.rows)
 
     def go(self) -> Status:
-        """Run to the end. When the learner fails, it is put back to the end of the last macro step."""
+        """Run to the end. If the learner fails, it is restored to the end of the last macro step."""
         self._mark = self.learner.state()
         status = self._look_again() or self.budget.spent(self.iterations)
         iterates = self._iterates()
@@ -79,7 +79,7 @@ class Run:
             except Stopped as stop:
                 over = self.budget.spent(self.iterations) or Status.INTERRUPTED
                 status = Status.SAMPLE_LIMIT if stop.out_of_budget else over
-            except Exception:  # an environment or a simulator failed: what was learned until then is kept
+            except Exception:  # an environment or a simulator failed: keep what was learned until then
                 self.learner.restore(self._mark)
                 self._save()
                 raise
@@ -102,20 +102,20 @@ class Run:
         return found or self.budget.spent(self.iterations)
 
     def _look_again(self) -> Status | None:
-        """After a restart: observers with a memory see the last iterate once more, and may end the run again."""
+        """After a restart, call observers with a state on the last iterate again; they may end the run."""
         if not self._saved:
             return None
         self._state = _like(self.rule.start(self.learner.look()), self._saved)
         row = self.recorder.rows[-1]
         distance = getattr(self._state, "distance", None)
-        weights = Weights(1.0, row.multipliers)  # those of the step itself are in the record
+        weights = Weights(1.0, row.multipliers)  # the weights of the step itself are in the record
         numbers = (self.steps, row.objective, row.v, row.multipliers, weights, row.inner_steps)
         iterate = Iterate(*numbers, self._state, distance)
         verdicts = [observer(iterate) for observer in self._stateful()]
         return next((verdict for verdict in verdicts if verdict is not None), None)
 
     def _stateful(self) -> list[Any]:
-        """Observers with a memory."""
+        """Observers with a state."""
         return [observer for observer in self.observers if hasattr(observer, "state")]
 
     def _save(self) -> None:
@@ -123,7 +123,7 @@ class Run:
             self.store.save(self._content)
 
     def _content(self) -> dict[str, Any]:
-        """Everything that the rest of the run depends on, after a macro step; nothing before the first."""
+        """The complete state of the run after a macro step; empty before the first."""
         if not self.recorder.rows or self._state is None:
             return {}
         return {
@@ -158,7 +158,7 @@ def _part(saved: dict[str, Any], owner: str) -> dict[str, Any]:
 
 
 def _fields(state: Any) -> dict[str, Any]:
-    """A rule's state as a dict; it is a NamedTuple or a dataclass."""
+    """The state of a rule, a NamedTuple or a dataclass, as a dict."""
     if is_dataclass(state) and not isinstance(state, type):
         return {f.name: getattr(state, f.name) for f in fields(state)}
     return dict(state._asdict())

@@ -10,21 +10,21 @@ import numpy as np
 from cmdpkit.checks import Array
 
 OTHER_NAMES = {"reward": "objective", "costs": "constraint_values", "steps": "samples"}
-"""Names that training runs had before all learners shared one vocabulary. They still work."""
+"""Former column names of training runs. They still work."""
 
 
 class History:
     """One row per iteration: `history["objective"]` or `history.objective` is a column, `len()` counts the rows.
 
     All learners: `objective`, `violation` (largest) and `time` are (K,); `constraint_values` and `multipliers` (the
-    rule's λ) are (K, m), all in the user's sense and units. First-order methods also have `inner_steps`; where
-    something is sampled, `samples` counts it. Row k describes π_{k+1}, the policy after the step; in a training run it
-    describes the policy before it.
+    rule's λ) are (K, m), all in the user's sense and units. First-order methods also have `inner_steps`; `samples`
+    counts transitions or environment steps, if any. Row k describes π_{k+1}, the policy after the step; in a training
+    run it describes the policy before the step.
 
     Tabular learners: `average_objective`, `average_constraint_values` and `average_violation` are those of the average
     of π_1..π_{k+1}. The neural learner: `divergence` and `verdict` of the trust-region step, and `explained`
-    (K, m + 1), the part of the returns' variance that the critics explained. Exact methods have one row per oracle
-    call, with the `bound` that is proved.
+    (K, m + 1), the fraction of the variance of the returns that the critics explained. Exact methods have one row per
+    oracle call, with the `bound` proved so far.
     """
 
     def __init__(self, columns: Mapping[str, Any]) -> None:
@@ -45,7 +45,7 @@ class History:
         return column
 
     def __getattr__(self, name: str) -> Array:
-        # Copying and unpickling ask for special names before there are columns.
+        # Copying and unpickling look up special names before there are columns.
         column = None if name.startswith("_") else self._column(name)
         if column is None:
             raise AttributeError(

@@ -1,4 +1,4 @@
-"""What a method hands to `solve`, which makes it a `Result`."""
+"""What a method returns to `solve`, which turns it into a `Result`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cmdpkit.run.status import Status
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The answer of an exact or a first-order method on a known model."""
+    """The result of an exact or a first-order method on a known model."""
 
     status: Status
     policy: TabularPolicy

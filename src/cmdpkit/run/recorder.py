@@ -1,4 +1,4 @@
-"""What is remembered of a run: every iterate's values, and what the averages are made of."""
+"""The record of a run: the values of every iterate, and sums for the averages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Row(NamedTuple):
 
 
 class Recorder(Protocol):
-    """Remembers iterates, and can be saved and restored with the run."""
+    """Records iterates; saved and restored with the run."""
 
     rows: list[Row]
     problem: Problem
@@ -43,7 +43,7 @@ class Recorder(Protocol):
 class ExactRecorder:
     """The iterates π_1..π_K of an exact learner: their values, the average occupancy, the average weights.
 
-    Where the learner sees limits that are tightened by `margins`, values are recorded against the limits as they are.
+    If the limits of the learner are tightened by `margins`, values are recorded relative to the original limits.
     """
 
     def __init__(self, cmdp: CMDP, learner: ExactLearner, margins: Array | None = None) -> None:
@@ -69,7 +69,7 @@ class ExactRecorder:
 
     @property
     def average_policy(self) -> TabularPolicy:
-        """The stationary policy whose values are the averages: (1/K) Σ d^{π_k}, normalised in every state."""
+        """The stationary policy whose values are the averages: (1/K) Σ d^{π_k}, normalised per state."""
         if not self.rows:
             return self.policy
         return TabularPolicy.from_occupancy(self.occupancy, self.policy.probabilities)
@@ -79,7 +79,7 @@ class ExactRecorder:
 
         With fixed steps PMD-PD's are λ + η′ V, which tends to the optimal multipliers also where a limit is slack (λ
         alone tends to −η′ V there); with growing steps they are λ itself. The average is what a method without
-        multipliers (CRPO) has in effect used.
+        multipliers (CRPO) has effectively used.
         """
         candidates = [self.last_weights, self.weights]
         return [np.maximum(w[1:] / w[0], 0.0) for w in candidates if w[0] > 0.0]
@@ -147,7 +147,7 @@ def columns_of(problem: Problem, rows: Sequence[Row]) -> dict[str, Array]:
 
 
 def with_averages(problem: Problem, rows: Sequence[Row]) -> dict[str, Array]:
-    """The same, with the values of the average of all policies so far."""
+    """The same columns, and the values of the average of all policies so far."""
     count, m = len(rows), problem.num_constraints
     k = np.arange(1, count + 1)
     v_0 = np.array([row.objective for row in rows], dtype=float)
@@ -162,7 +162,7 @@ def with_averages(problem: Problem, rows: Sequence[Row]) -> dict[str, Array]:
 def snapshot(
     problem: Problem, row: Row, iteration: int, bound: float = -np.inf, samples: int | None = None, **details: Any
 ) -> Snapshot:
-    """What a callback hears of a row, in the user's sense and units."""
+    """A row as the argument of a callback, in the user's sense and units."""
     return Snapshot(
         iteration=iteration,
         objective=problem.user_objective(row.objective),
@@ -177,7 +177,7 @@ def snapshot(
 
 
 def rows_as_columns(rows: Sequence[Row]) -> dict[str, Any]:
-    """Rows as a checkpoint keeps them."""
+    """Rows as columns, for a checkpoint."""
     return {f"row_{name}": np.array([getattr(row, name) for row in rows]) for name in Row._fields}
 
 

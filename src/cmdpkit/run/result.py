@@ -1,4 +1,4 @@
-"""What a run returns: a status with advice, a policy with its evidence, and the history."""
+"""Results: a status with advice, a policy with its certificate, and the history."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from cmdpkit.certificates.certificate import Certificate, finite
-from cmdpkit.checks import Array
+from cmdpkit.checks import ConstraintArray
 from cmdpkit.files import PathLike, write_json
 from cmdpkit.model import Problem
 from cmdpkit.run.history import History
@@ -21,23 +21,23 @@ RECENT = 20
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RunResult:
-    """What the results of all learners have in common, in the user's sense and units.
+    """Base of the results of all learners, in the user's sense and units.
 
     Attributes:
         status: how the run ended; `message` says it in words, `status.advice` what to do.
-        policy: the policy to use; `objective`, `constraint_values` (m,) and `violations` (m,) ≥ 0 are its own.
+        policy: the policy to use; `objective`, `constraint_values` (m,) and `violations` (m,) ≥ 0 are its values.
         multipliers: (m,) ≥ 0, shadow prices per unit of each limit.
         history: one row per iteration.
-        iterations, time, method: of the run.
-        samples: transitions or environment steps drawn; None when nothing was sampled.
+        iterations, time, method: number of iterations, seconds, and name of the method.
+        samples: transitions or environment steps drawn; None if nothing was sampled.
     """
 
     status: Status
     policy: Any
     objective: float
-    constraint_values: Array
-    violations: Array
-    multipliers: Array
+    constraint_values: ConstraintArray
+    violations: ConstraintArray
+    multipliers: ConstraintArray
     history: History = field(repr=False)
     iterations: int
     time: float
@@ -46,11 +46,11 @@ class RunResult:
     samples: int | None = None
 
     def to_dict(self, policy: bool = False) -> dict[str, Any]:
-        """Plain numbers, lists and strings: what `--json` prints; with the policy itself, if wanted."""
+        """The result as plain numbers, lists and strings, as printed by `--json`; optionally with the policy."""
         raise NotImplementedError
 
     def save(self, path: PathLike) -> None:
-        """Write everything to an `.npz` file (no pickle), or the summary to a `.json` file; whole or not at all."""
+        """Write everything to an `.npz` file (no pickle), or the summary to a `.json` file."""
         if Path(path).suffix == ".json":
             write_json(path, self.to_dict())
             return
@@ -60,7 +60,7 @@ class RunResult:
 
     @classmethod
     def load(cls, path: PathLike) -> Self:
-        """Read a result written by `save` to an `.npz` file; its policies are those that were saved, bit for bit."""
+        """Read a result written by `save` to an `.npz` file; its policies equal those saved, bit for bit."""
         from cmdpkit.run.storage import load_result
 
         return load_result(cls, path)
@@ -68,21 +68,21 @@ class RunResult:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Result(RunResult):
-    """The outcome of `solve`, in the user's sense and units.
+    """The result of `solve`, in the user's sense and units.
 
     Attributes:
         status: how the run ended; `message` says it in words, `status.advice` what to do.
-        policy: the policy to use; `objective`, `constraint_values` (m,) and `violations` (m,) ≥ 0 are its own.
+        policy: the policy to use; `objective`, `constraint_values` (m,) and `violations` (m,) ≥ 0 are its values.
         multipliers: (m,) ≥ 0, shadow prices per unit of each limit, those with the best proved bound.
-        certificate: what is proved about `policy`: a `Certificate`; when only a simulator was given, a
-            `SimulationCertificate` from fresh rollouts, or None where the simulator has no bounds.
+        certificate: what is proved about `policy`: a `Certificate`; for a simulator a `SimulationCertificate` from
+            fresh rollouts, or None if the simulator has no bounds.
         history: one row per iteration.
         last_policy, average_policy: first-order methods only: π_K, and the policy whose values are the averages, which
-            is a `MixturePolicy` when it was learned from samples.
-        average_certificate: of `average_policy`, when it was learned from samples.
-        samples: transitions drawn for learning; None when nothing was sampled.
-        model: what was solved; after `Result.load` only its sizes and limits are known.
-        iterations, time, method: of the run.
+            is a `MixturePolicy` if it was learned from samples.
+        average_certificate: the certificate of `average_policy`, if it was learned from samples.
+        samples: transitions drawn for learning; None if nothing was sampled.
+        model: the model that was solved; after `Result.load` only its sizes and limits are known.
+        iterations, time, method: number of iterations, seconds, and name of the method.
     """
 
     certificate: Any  # Certificate, or SimulationCertificate or None without a model
@@ -124,33 +124,33 @@ class Result(RunResult):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TrainingResult(RunResult):
-    """What `train` learned.
+    """The result of `train`.
 
     Attributes:
-        status: ITERATION_LIMIT when all iterations were done, else TIME_LIMIT or INTERRUPTED.
+        status: ITERATION_LIMIT if all iterations were done, otherwise TIME_LIMIT or INTERRUPTED.
         policy: acts with NumPy alone; `policy.save(path)`, `NeuralPolicy.load(path)`.
-        objective, constraint_values, violations: reward and costs in the mean over the last 20 iterations.
+        objective, constraint_values, violations: mean reward and costs over the last 20 iterations.
         multipliers: (m,) ≥ 0, the rule's last λ.
         history: one row per policy iteration: `objective`, `constraint_values` (K, m), `violation`, `multipliers`
             (K, m), `divergence`, `explained`, `verdict`, `samples`, `time`.
-        verdicts: how many policy steps were accepted or refused, and why.
-        samples: steps of the environment.
-        limits, measure, method, iterations, time: of the run.
-        folder: where the run was written, if anywhere.
+        verdicts: number of policy steps accepted, and rejected by reason.
+        samples: environment steps.
+        limits, measure, method, iterations, time: those of the run.
+        folder: folder of the run, if it was written to one.
     """
 
     verdicts: dict[str, int]
-    limits: Array
+    limits: ConstraintArray
     measure: str
     folder: Path | None = None
 
     @property
     def steps(self) -> int:
-        """Steps of the environment: another name of `samples`."""
+        """Environment steps; another name for `samples`."""
         return int(self.samples or 0)
 
-    def recent(self, rows: int = RECENT) -> tuple[float, Array]:
-        """Reward and costs in the mean over the last iterations."""
+    def recent(self, rows: int = RECENT) -> tuple[float, ConstraintArray]:
+        """Mean reward and costs over the last iterations."""
         return recent(self.history, rows)
 
     def to_dict(self, policy: bool = False) -> dict[str, Any]:
@@ -183,7 +183,7 @@ class TrainingResult(RunResult):
 
 
 class TrainingFailed(RuntimeError):
-    """The environment failed in the middle of a run; `result` holds what had been learned, `__cause__` says why."""
+    """The environment failed during a run; `result` holds what was learned until then, `__cause__` the error."""
 
     def __init__(self, message: str, result: TrainingResult) -> None:
         super().__init__(message)
@@ -193,15 +193,15 @@ class TrainingFailed(RuntimeError):
         return type(self), (str(self), self.result)
 
 
-def recent(history: History, rows: int = RECENT) -> tuple[float, Array]:
-    """Objective and constraint values in the mean over the last rows of a training run."""
+def recent(history: History, rows: int = RECENT) -> tuple[float, ConstraintArray]:
+    """Mean objective and constraint values over the last rows of a training run."""
     return float(history["objective"][-rows:].mean()), history["constraint_values"][-rows:].mean(axis=0)
 
 
 def describe_constraints(
-    problem: Problem, values: Array, violations: Array, multipliers: Array
+    problem: Problem, values: ConstraintArray, violations: ConstraintArray, multipliers: ConstraintArray
 ) -> list[dict[str, Any]]:
-    """Every limit with the policy's value, as plain data for JSON."""
+    """Every limit with the value of the policy, as plain data for JSON."""
     return [
         {
             "name": constraint.name,

@@ -1,4 +1,4 @@
-"""Learning from samples: the learner, the run with its budget and checkpoint, and what it learned."""
+"""Learning from samples: the learner, and the run with its budget and checkpoint."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from cmdpkit.simulators import Simulator
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What a sampled run hands to `solve`."""
+    """What a sampled run returns to `solve`."""
 
     status: Status
     last: TabularPolicy
-    mixture: MixturePolicy  # of all iterates
+    mixture: MixturePolicy  # mixture of all iterates
     multipliers: Array
     history: History
     iterations: int
@@ -80,7 +80,7 @@ def learn(
 def sampled_learner(
     simulator: Simulator, choice: Choice, sampling: Sampling, meter: Meter, budget: Budget, slater: float | None
 ) -> tuple[SampledLearner, Choice]:
-    """The learner of a method, with what the user left open set from the bounds of the simulator."""
+    """The learner of a method; settings that were not given follow from the bounds of the simulator."""
     policy = choice.settings.initial_policy
     if sampling.schedule == "theory":
         theorem = theorem_3(simulator, sampling, slater)
@@ -108,7 +108,7 @@ def _scales(simulator: Simulator) -> Array:
 
 
 def _refuse_open_steps(choice: Choice, constraints: int) -> None:
-    """Without bounds there is no scale, and every step must be given."""
+    """Without bounds the scale is unknown, and every step must be given."""
     missing = ["step"] if choice.settings.step is None else []
     view = View(0.0, np.zeros(constraints))
     try:
@@ -132,5 +132,5 @@ def _estimator(simulator: Simulator, sampling: Sampling, meter: Meter) -> Rollou
 
 
 def _identity(simulator: Simulator, choice: Choice, sampling: Sampling, seed: int) -> dict[str, Any]:
-    """What must be the same for a run to continue; its budgets may be raised."""
+    """The identity of a run that may continue; its budgets are not part of it."""
     return {"seed": seed, "sampling": asdict(sampling)} | choice.identity() | simulator.identity()

@@ -1,4 +1,4 @@
-"""How a run ended, and what to do about it."""
+"""The status of a run, with advice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Status(enum.Enum):
-    """How a run ended. `advice` says what to do about it."""
+    """How a run ended; `advice` says what it means and what to do."""
 
     OPTIMAL = "optimal"
     INFEASIBLE = "infeasible"
@@ -24,11 +24,11 @@ class Status(enum.Enum):
 
 _ADVICE = {
     Status.OPTIMAL: "The certificate proves the policy optimal and feasible to the tolerance.",
-    Status.INFEASIBLE: "No policy meets all limits, and the weights below prove it. Relax a limit that has weight.",
-    Status.ITERATION_LIMIT: "The best policy so far, as good as its certificate says. Raise max_iterations.",
-    Status.TIME_LIMIT: "The best policy so far, as good as its certificate says. Raise time_limit.",
-    Status.SAMPLE_LIMIT: "The budget of transitions is spent; the policy is as good as its certificate says.",
-    Status.NUMERICAL_ERROR: "The tolerance was not proved in double precision; the certificate says what was.",
-    Status.NO_SLATER_POINT: "No policy is strictly inside all limits, which pmd-pd-zero needs; auto does not need it.",
-    Status.INTERRUPTED: "Stopped. The best policy so far, as good as its certificate says.",
+    Status.INFEASIBLE: "No policy meets all limits; the weights below prove it. Relax a limit with nonzero weight.",
+    Status.ITERATION_LIMIT: "This is the best policy so far; see its certificate. Increase max_iterations.",
+    Status.TIME_LIMIT: "This is the best policy so far; see its certificate. Increase time_limit.",
+    Status.SAMPLE_LIMIT: "The budget of transitions is spent; see the certificate of the policy.",
+    Status.NUMERICAL_ERROR: "The tolerance was not reached in double precision; see the certificate.",
+    Status.NO_SLATER_POINT: "No policy is strictly inside all limits, as pmd-pd-zero requires; use auto instead.",
+    Status.INTERRUPTED: "Interrupted. This is the best policy so far; see its certificate.",
 }

@@ -1,4 +1,4 @@
-"""Results in files: everything that a run returned, in one `.npz` without pickle."""
+"""Result files: everything that a run returned, in one `.npz` without pickle."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CERTIFICATES: dict[str, type] = {"Certificate": Certificate, "SimulationCertific
 
 
 def save_result(result: RunResult, path: PathLike) -> None:
-    """Write a result. Of the model only sizes and limits are kept: `CMDP.save` is for the rest."""
+    """Write a result. Only sizes and limits of the model are included; use `CMDP.save` for the model itself."""
     arrays: dict[str, Any] = {f"history_{name}": result.history[name] for name in result.history.columns}
     plain: dict[str, Any] = {"version": VERSION, "class": type(result).__name__}
     for entry in fields(result):
@@ -46,7 +46,7 @@ def save_result(result: RunResult, path: PathLike) -> None:
 def load_result(kind: type[AnyResult], path: PathLike) -> AnyResult:
     """Read what `save_result` wrote."""
     if Path(path).suffix == ".json":
-        raise ValueError(f"{path} is a summary for people and programs; load the .npz file of result.save")
+        raise ValueError(f"{path} is a summary; load the .npz file written by result.save")
     arrays = load_arrays(path, KIND)
     try:
         plain = json.loads(str(arrays["plain"]))

@@ -1,4 +1,4 @@
-"""What is remembered of a training run: one row per policy iteration."""
+"""The record of a training run: one row per policy iteration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Detail(NamedTuple):
-    """What became of a trust-region step."""
+    """The outcome of a trust-region step."""
 
     divergence: float
     explained: Array  # (m + 1,)
@@ -46,7 +46,7 @@ class TrainingRecorder:
         self.multipliers = iterate.multipliers
 
     def news(self) -> list[Snapshot]:
-        """What a callback hears of the last macro step."""
+        """Arguments of the callback for the last macro step."""
         first = len(self.rows) - self._fresh
         return [
             snapshot(self.problem, row, number, samples=row.samples, **detail._asdict())

@@ -1,4 +1,4 @@
-"""Simulators: what can be learned from when the transition probabilities are not known."""
+"""Simulators: models whose transition probabilities are not known."""
 
 from cmdpkit.simulators.known_model import ModelSimulator, as_simulator
 from cmdpkit.simulators.simulator import JUDGING, LEARNING, STARTS, Returns, Simulator, stream

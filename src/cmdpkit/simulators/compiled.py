@@ -1,14 +1,14 @@
-"""Compiled rollouts of a known model: alias tables, many chains at once, one random stream a block of rollouts.
+"""Compiled rollouts of a known model: alias tables, many chains at once, one random stream per block of rollouts.
 
-Imported only when a model is simulated; the compiled code is cached, so that the second process pays nothing.
+Imported only when a model is simulated. The compiled code is cached on disk, for later processes too.
 
 A policy fixes in every state the joint distribution of (action, next state). It is drawn with one 64-bit number from
 an alias table (Walker 1974): the high half picks an entry, the low half decides between the entry's own outcome and
-its alias. An entry is 16 bytes, so that a step touches one cache line of the table:
+its alias. An entry is 16 bytes, and a step touches one cache line of the table:
 
     word 0: threshold << 32 | own next state        word 1: alias next state << 32 | own action << 16 | alias action
 
-Chains are advanced in lockstep, `LANES` at a time, so that the waits for memory overlap.
+Chains are advanced in lockstep, `LANES` at a time, to overlap memory latencies.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOW = np.uint64(0xFFFFFFFF)
 
 @njit(cache=True, inline="always")
 def _mix(z):  # pragma: no cover - compiled
-    """splitmix64: a bijection of 64 bits that passes for random on a counter."""
+    """splitmix64: a 64-bit bijection whose values on a counter are pseudo-random."""
     z = (z ^ (z >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> uint64(27))) * uint64(0x94D049BB133111EB)
     return z ^ (z >> uint64(31))
@@ -104,8 +104,8 @@ def _block(table, base, costs, starts, head, start, discount_0, gamma, horizon, 
     # pragma: no cover - compiled
     """Rollouts from one distribution of first states, all from the stream `key`; returns the steps taken.
 
-    A return is start + discount_0 · Σ_l γ^l cost(s_l, a_l) over `horizon` steps. With horizon −1 a rollout goes on with
-    probability γ after every step and nothing is discounted (discount_0 and γ are then the chances to go on).
+    A return is start + discount_0 · Σ_l γ^l cost(s_l, a_l) over `horizon` steps. With horizon −1 a rollout continues
+    with probability γ after every step, without discounting; discount_0 and γ are then probabilities of continuing.
     """
     quantities = costs.shape[1]
     actions = costs.shape[0] // (base.size - 1)
@@ -164,7 +164,7 @@ def _block(table, base, costs, starts, head, start, discount_0, gamma, horizon, 
 def rollouts_parallel(
     table, base, costs, starts, heads, first, discount_0, gamma, horizon, counts, keys, sums, squares, steps
 ):  # pragma: no cover - compiled
-    """Stream b belongs to start b // (streams a start) and writes row b of sums, squares and steps."""
+    """Stream b belongs to start b // (streams per start) and writes row b of sums, squares and steps."""
     shared = counts.size // (heads.size - 1)
     for b in prange(counts.size):
         r = b // shared
@@ -176,7 +176,7 @@ def rollouts_parallel(
 def rollouts_serial(
     table, base, costs, starts, heads, first, discount_0, gamma, horizon, counts, keys, sums, squares, steps
 ):  # pragma: no cover - compiled
-    """The same on one thread."""
+    """The same, single-threaded."""
     shared = counts.size // (heads.size - 1)
     for b in range(counts.size):
         r = b // shared

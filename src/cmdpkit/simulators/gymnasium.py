@@ -19,27 +19,27 @@ def from_gymnasium(
     constraints: Sequence[Limit] = (),
     bounds: Sequence[tuple[float, float]] | None = None,
 ) -> Simulator:
-    """A Gymnasium environment with discrete states and actions that can be set to a state, as a simulator.
+    """Make a simulator of a Gymnasium environment with discrete states and actions and a settable state.
 
-    Toy-text environments (FrozenLake, CliffWalking, Taxi) keep their state in `env.unwrapped.s`. When an episode ends
-    the chain stays where it is for ever, at no reward.
+    Toy-text environments (FrozenLake, CliffWalking, Taxi) keep their state in `env.unwrapped.s`. The states in which an
+    episode ends become absorbing, without reward.
 
     Args:
         env: the environment.
         gamma: the discount factor.
-        quantities: called with (state, action, next state, reward); returns what each limit counts in that step.
+        quantities: called with (state, action, next state, reward); returns the quantities that the limits bound.
         constraints, bounds: as for `Simulator`.
     """
-    env.reset(seed=0)  # toy-text environments have a state only then
+    env.reset(seed=0)  # toy-text environments have no state before
     bare = env.unwrapped
     states, actions = (getattr(space, "n", None) for space in (env.observation_space, env.action_space))
     if states is None or actions is None or not hasattr(bare, "s"):
         raise ValueError(f"{env} has no discrete states and actions with a settable state env.unwrapped.s")
     if not hasattr(bare, "P"):
-        raise ValueError(f"{env} has no table env.unwrapped.P, from which the states that end an episode are known")
+        raise ValueError(f"{env} has no table env.unwrapped.P, which tells the states that end an episode")
     if constraints and quantities is None:
-        raise ValueError("quantities is needed: what does each limit count?")
-    # Where an episode has ended, known beforehand: what a state does must not depend on what was seen before.
+        raise ValueError("quantities is needed: it returns the quantity that each limit bounds")
+    # Terminal states are determined beforehand: the chain must not depend on what was simulated before.
     rows = (row for moves in bare.P.values() for outcomes in moves.values() for row in outcomes)
     ended = {int(following) for _, following, _, done in rows if done}
 
@@ -49,7 +49,7 @@ def from_gymnasium(
     def step(before: Any, chosen: Any, rng: np.random.Generator) -> tuple[Any, Any]:
         following = np.array(before)
         values = np.zeros((len(constraints) + 1, before.size))
-        bare.np_random = rng  # the environment draws from our generator, so that runs repeat
+        bare.np_random = rng  # the environment draws from our generator, for reproducible runs
         for i, (s, a) in enumerate(zip(before, chosen, strict=True)):
             if int(s) in ended:
                 continue

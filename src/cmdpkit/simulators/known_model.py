@@ -16,7 +16,7 @@ STREAM_ROLLOUTS = 1_024
 """Rollouts of a compiled simulator that share a random stream."""
 
 PARALLEL_STEPS = 2_000_000
-"""Below this many transitions one thread is as fast as two."""
+"""Below this number of transitions one thread is as fast as two."""
 
 
 class ModelSimulator(Simulator):
@@ -27,7 +27,7 @@ class ModelSimulator(Simulator):
         self.states, self.actions, self.gamma = cmdp.states, cmdp.actions, cmdp.gamma
         self.constraints, self.maximise = cmdp.constraints, cmdp.maximise
         self._set_units()
-        # The user's quantities again: a per-step limit bounds (1 − γ) times the sum, and that factor is put in later.
+        # Back to the user's quantities: a per-step limit bounds (1 − γ) times the sum, and that factor comes later.
         tables = [cmdp.objective] + [np.asarray(c.values) for c in cmdp.constraints]
         self.quantities: Array = np.stack(tables).reshape(len(tables), -1)
         self.bounds = np.stack([self.quantities.min(axis=1), self.quantities.max(axis=1)], axis=1)
@@ -60,14 +60,14 @@ class ModelSimulator(Simulator):
         state_cost: Array | None = None,
         offset: Array | None = None,
     ) -> Returns:
-        """The same numbers for the same seed, whatever the number of threads: every block has a stream of its own."""
+        """The result for a seed does not depend on the number of threads: every block has its own random stream."""
         from cmdpkit.simulators import compiled
 
         mix = np.eye(self.num_constraints + 1) if weights is None else weights
         now = (mix @ self.quantities).T - (0.0 if offset is None else offset)  # (S·A, q)
         costs = now if state_cost is None else now + np.repeat(state_cost, self.actions)[:, None]
         starts, heads = self._pair_starts if pairs else self._initial_starts
-        # A pair's own cost comes first, undiscounted; the rollout that follows it is one step shorter.
+        # The cost of the first pair is undiscounted; the rollout that follows it is one step shorter.
         first, discount, steps = (now, self.gamma, -1) if pairs else (np.zeros((1, len(mix))), 1.0, 0)
         sizes = [end - begin for begin, end in ranges(rollouts, STREAM_ROLLOUTS)]
         counts = np.tile(np.array(sizes, dtype=np.int64), len(heads) - 1)
@@ -110,7 +110,7 @@ class ModelSimulator(Simulator):
 
 
 def _starts(pointers: Any, columns: Any, data: Any) -> tuple[Any, Any]:
-    """Alias tables of first states, one a row of a sparse matrix, and where each begins."""
+    """Alias tables of initial states, one per row of a sparse matrix, and the offset of each."""
     from cmdpkit.simulators import compiled
 
     table = np.empty((data.size, 2), dtype=np.uint64)
@@ -119,7 +119,7 @@ def _starts(pointers: Any, columns: Any, data: Any) -> tuple[Any, Any]:
 
 
 def as_simulator(model: Any) -> Simulator:
-    """A simulator as it is, or that of a model."""
+    """Return a simulator unchanged; make one of a model."""
     if isinstance(model, CMDP):
         return ModelSimulator(model)
     if not isinstance(model, Simulator):

@@ -1,8 +1,8 @@
-"""Simulators: what can be learned from when the transition probabilities are not known.
+"""Simulators: models whose transition probabilities are not known.
 
-A simulator takes arrays of states and actions and returns next states and what each step earned and used: row 0 is the
-reward (or cost), rows 1..m are the quantities that the limits bound, all in the user's sense and units. A `CMDP` is
-one (its rollouts are compiled), a user's own function is one, and so is a Gymnasium environment with discrete spaces.
+A simulator takes arrays of states and actions and returns next states and the quantities of each step: row 0 is the
+reward (or cost), rows 1..m are the quantities that the limits bound, all in the user's sense and units. Simulators are
+made of a `CMDP` (with compiled rollouts), of a user's function, or of a Gymnasium environment with discrete spaces.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from cmdpkit.model import Limit, Problem, check_limits
 
 Integers = NDArray[np.int64]
 LEARNING, JUDGING, STARTS = 1, 2, 3
-"""What random numbers are for: streams of different purposes never meet, whatever else the seed says."""
+"""Purposes of random numbers: streams with different purposes never overlap, whatever the seed."""
 
 
 def stream(seed: Sequence[int]) -> np.random.SeedSequence:
-    """The random stream of (seed of the run, purpose, ...): no two different tuples share one."""
+    """The random stream of (seed of the run, purpose, ...); different tuples have different streams."""
     return np.random.SeedSequence(seed[0], spawn_key=tuple(seed[1:]))
 
 
@@ -31,7 +31,7 @@ StartFunction = Callable[[int, np.random.Generator], Any]
 
 
 class Returns(NamedTuple):
-    """Returns of i.i.d. rollouts: how many from each start, sums and sums of squares (one row a start), transitions."""
+    """Returns of i.i.d. rollouts: number per start, sums and sums of squares (one row per start), transitions."""
 
     rollouts: int
     sums: Array
@@ -47,24 +47,24 @@ class Returns(NamedTuple):
 
 
 BLOCK = 50_000
-"""Rollouts of a user's simulator that are advanced together: memory does not grow with their number."""
+"""Rollouts of a user's simulator that are advanced together; it bounds the memory used."""
 
 
 class Simulator(Problem):
     """A simulator made of two functions.
 
     Args:
-        step: called with arrays of states and actions and a random generator; returns the next states (n,), and what
-            each step earned and used, (m + 1, n): row 0 the reward (or cost), then one row a limit.
-        start: called with a number and a random generator; returns that many first states.
-        states, actions: how many there are; states are 0..states − 1.
+        step: called with arrays of states and actions and a random generator; returns the next states (n,) and the
+            quantities of each step (m + 1, n): row 0 the reward (or cost), then one row per limit.
+        start: called with a number n and a random generator; returns n initial states.
+        states, actions: number of states and of actions; states are 0..states − 1.
         gamma: the discount factor, in [0, 1).
         constraints: limits without values, as in `AtMost(None, 5.0, name="power")`; the values come from `step`.
-        maximise: row 0 is a reward; False for a cost.
-        bounds: (low, high) of each of the m + 1 quantities in one step: needed for statistical certificates, checked.
+        maximise: True if row 0 is a reward, False for a cost.
+        bounds: (low, high) of each of the m + 1 quantities in one step; statistical certificates need them.
 
     Example:
-        A stock of at most 9 pieces; order up to 4, sell what is asked for, and lose at most 0.1 sales a day on average.
+        A stock of at most 9 pieces; order up to 4 per day, meet demand, and lose at most 0.1 sales per day on average.
 
         >>> import numpy as np, cmdpkit as ck
         >>> def step(stock, order, rng):
@@ -107,13 +107,13 @@ class Simulator(Problem):
         self._step, self._start = step, start
 
     def identity(self) -> dict[str, Any]:
-        """What is known of the simulator, as plain data: a checkpoint of another one is refused."""
+        """What is known of the simulator, as plain data, to recognise its checkpoints."""
         limits = [[c.name, c.symbol, c.limit, c.per_step] for c in self.constraints]
         sizes = {"states": self.states, "actions": self.actions, "gamma": self.gamma, "maximise": self.maximise}
         return sizes | {"limits": limits}
 
     def start(self, count: int, rng: np.random.Generator) -> Integers:
-        """First states, checked."""
+        """Draw initial states, with validation."""
         states = np.asarray(self._start(count, rng))
         if states.shape != (count,) or states.dtype.kind not in "iu":
             raise ValueError(f"start returned {_what(states)}; it must return {count} whole numbers, shape ({count},)")
@@ -123,7 +123,7 @@ class Simulator(Problem):
         return states.astype(np.int64)
 
     def step(self, states: Integers, actions: Integers, rng: np.random.Generator) -> tuple[Integers, Array]:
-        """Next states and quantities, checked; what is wrong is reported with the state and action that did it."""
+        """Simulate one step, with validation; an error names the state and action that caused it."""
         try:
             # Read-only: a step that wrote into its arguments would corrupt the rollout.
             answer = self._step(_read_only(states), _read_only(actions), rng)
@@ -131,7 +131,7 @@ class Simulator(Problem):
             where = self._culprit(states, actions)
             raise ValueError(f"the simulator failed {where}: {type(error).__name__}: {error}") from error
         if not isinstance(answer, tuple) or len(answer) != 2:
-            raise ValueError(f"step must return two things, next states and quantities, not a {type(answer).__name__}")
+            raise ValueError(f"step must return a pair, next states and quantities, not a {type(answer).__name__}")
         following, quantities = answer
         following, quantities = np.asarray(following), np.asarray(quantities, dtype=float)
         n, rows = states.size, self.num_constraints + 1
@@ -154,14 +154,14 @@ class Simulator(Problem):
             raise ValueError(f"in state {states[i]} with action {actions[i]} the simulator {what} {values[i]}")
 
     def _culprit(self, states: Integers, actions: Integers) -> str:
-        """The first pair that fails by itself, if one does."""
+        """Describe the first pair that fails by itself, if there is one."""
         for pair in np.unique(states * self.actions + actions)[:10_000]:
             s, a = divmod(int(pair), self.actions)
             try:
                 self._step(np.array([s]), np.array([a]), np.random.default_rng(0))
             except Exception:
                 return f"in state {s} with action {a}"
-        return f"on a batch of {states.size} states and actions, though on none of them alone"
+        return f"on a batch of {states.size} states and actions, but on none of them individually"
 
     def returns(
         self,
@@ -180,14 +180,14 @@ class Simulator(Problem):
         Args:
             probabilities: (S, A).
             horizon: discounted sums over this many steps. None: undiscounted sums over a random number of steps, drawn
-                Geometric(1 − γ); both have the discounted value as their mean, but for the truncation of the first.
-            rollouts: how many from each start.
-            seed: the same numbers for the same seed.
-            pairs: start from every pair (s, a), one row of the answer each, instead of from the initial distribution.
+                Geometric(1 − γ). The mean of both is the discounted value, up to the truncation of the former.
+            rollouts: number of rollouts per start.
+            seed: seed of the random numbers.
+            pairs: start from every pair (s, a), one row of the result each, instead of the initial distribution.
             weights: (q, m + 1), which mixes of the quantities to sum; by default each of them.
-            state_cost: (S,), added to every mix in every step but the first of a pair.
-            offset: (q,), subtracted from every mix in every step: squares of returns far from zero would lose their
-                variance to rounding.
+            state_cost: (S,), added to every mix in every step, except for the first step of a pair.
+            offset: (q,), subtracted from every mix in every step: for returns far from zero the variance would be lost
+                to rounding.
         """
         mix = np.eye(self.num_constraints + 1) if weights is None else weights
         away = np.zeros(len(mix)) if offset is None else offset

@@ -29,7 +29,7 @@ class Moments:
         self.count, self.mean, self.squares = 0.0, np.zeros(width), np.zeros(width)
 
     def update(self, rows: Any, forget: float = 0.0) -> None:
-        """Take in new rows; `forget` is the part of the old ones that fades first."""
+        """Add new rows; `forget` is the fraction by which old ones are discounted first."""
         n, mean, spread = len(rows), rows.mean(axis=0, dtype=np.float64), rows.var(axis=0, dtype=np.float64)
         count = (1.0 - forget) * self.count
         away, total = mean - self.mean, count + n
@@ -39,21 +39,21 @@ class Moments:
 
     @property
     def deviation(self) -> Array:
-        """At least 1e-6, so that a constant column can be divided by it."""
+        """Standard deviation, at least 1e-6 to allow division for a constant column."""
         return np.maximum(np.sqrt(self.squares / max(self.count, 1.0)), 1e-6)
 
 
 class Critics:
-    """One network with an output for every quantity, trained by Adam on squared errors in units of their deviation.
+    """One network with an output per quantity, trained by Adam on squared errors in units of their deviation.
 
-    Separate networks explain no more of the returns and take three times as long (docs/design.md).
+    Separate networks explain no more of the returns and take three times as long (docs/decisions.md).
 
     Args:
-        width: of the observations.
+        width: size of an observation.
         quantities: m + 1.
-        hidden: widths of the hidden layers.
-        rng: draws the first weights.
-        rate, epochs, minibatch: of the regression.
+        hidden: sizes of the hidden layers.
+        rng: generator of the initial weights.
+        rate, epochs, minibatch: parameters of the regression.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class Critics:
         self.rate, self.epochs, self.minibatch = rate, epochs, minibatch
 
     def values(self, x: Floats) -> Array:
-        """V_0..V_m at every row."""
+        """V_0..V_m for every row."""
         y = self.network(self.theta, torch.from_numpy(x)).numpy()
         return np.asarray(self.returns.mean + self.returns.deviation * y)
 
     def fit(self, x: Floats, returns: Array, rng: np.random.Generator) -> bool:
-        """Regress on returns. False, and nothing is changed, when the numbers stop being finite."""
+        """Regress on returns. Returns False, and changes nothing, if a number is not finite."""
         if not np.isfinite(returns).all():
             return False
         kept = (self.theta.clone(), self.first.clone(), self.second.clone(), self.steps)

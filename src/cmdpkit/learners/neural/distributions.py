@@ -1,4 +1,4 @@
-"""What a policy network's outputs mean: softmax over actions, or a Gaussian. Rows are states."""
+"""Distributions over actions given the outputs of a policy network: softmax or Gaussian. Rows are states."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class Distribution(Protocol):
-    """What the trust region needs of π(·|s) with parameters y: all in closed form."""
+    """What the trust region needs of π(·|s) with parameters y, in closed form."""
 
     def log_prob(self, y: Tensor, actions: Tensor) -> Tensor: ...
     def score(self, y: Tensor, actions: Tensor) -> Tensor: ...

@@ -1,7 +1,7 @@
 """The neural learner: trust-region natural-gradient steps on a Gymnasium environment, from samples.
 
-The policy of iteration k is rolled out in many environments at once, which tells its values; critics turn the rollout
-into advantages A_0..A_m; and the policy moves along the natural gradient of the advantage of the mixed cost
+The policy of iteration k is rolled out in many environments at once, which estimates its values; critics turn the
+rollout into advantages A_0..A_m; and the policy moves along the natural gradient of the advantage of the mixed cost
 
     Ã = w_0 A_0 + Σ w_i A_i + α · (log π/π_k, and the divergence to π_k of the states that follow, discounted).
 
@@ -33,34 +33,34 @@ from cmdpkit.settings import NeuralSettings
 
 
 class Update(NamedTuple):
-    """One policy iteration: what the policy was worth before the step, and what became of the step."""
+    """One policy iteration: the values of the policy before the step, and the outcome of the step."""
 
     iteration: int
     objective: float  # V_0, minimised: minus the reward
     values: Array  # V_1..V_m, feasible when ≤ 0
     divergence: float  # mean KL(old ‖ new) of the step
-    gain: float  # of the surrogate, in deviations of the mixed advantage
-    trials: int  # of the line search
+    gain: float  # gain of the surrogate, in standard deviations of the mixed advantage
+    trials: int  # trials of the line search
     verdict: str  # "accepted", "no gradient", "line search failed" or "not finite"
-    fit: Array  # (m + 1,): part of the returns' variance that the critics explained before they saw them
+    fit: Array  # (m + 1,): fraction of the variance of the returns that the critics explained before the update
     finished: float  # time.perf_counter() at its end
 
 
 class NeuralLearner:
     """Natural policy gradient with neural networks, within a trust region.
 
-    Every iteration begins with a reset of all environments, and its random numbers depend on the seed and its number
-    alone: a learner that is restored from `state()` goes on bit for bit, if its environments heed their seeds.
+    Every iteration starts with a reset of all environments, and its random numbers depend only on the seed and the
+    iteration number: a learner restored from `state()` continues bit for bit, if its environments respect their seeds.
 
     Args:
         env: a registered name, a function that makes an environment, or a vector environment (see `envs.as_batch`).
             The costs are in `info["cost"]` or `info["costs"]`.
-        limits: one for every cost; V_i is the measure of cost i minus its limit.
-        measure: what limits bound and the objective means: "episode", the expected sum over an episode of at most
+        limits: one per cost; V_i is the measure of cost i minus its limit.
+        measure: what limits bound and the objective measures: "episode", the expected sum over an episode of at most
             `steps` steps; "discounted", the expected discounted sum; "step", the average per step.
-        seed: of everything random.
-        settings: of the learner; or
-        **options: the fields of `NeuralSettings` one by one.
+        seed: seed of all random numbers.
+        settings: settings of the learner; or
+        **options: fields of `NeuralSettings`.
 
     Example:
         >>> from itertools import islice
@@ -101,15 +101,15 @@ class NeuralLearner:
         free = 0 if self.actions.discrete else self.actions.outputs
         self.network = Network([width, *settings.hidden, self.actions.outputs], free)
         self.distribution: Distribution = Softmax() if self.actions.discrete else Gaussian()
-        self.theta = self.network.initial(rng, last=0.01)  # nearly uniform at first, or mean 0 and σ 1
+        self.theta = self.network.initial(rng, last=0.01)  # nearly uniform initially, or mean 0 and σ 1
         regression = (settings.critic_rate, settings.critic_epochs, settings.critic_minibatch)
         self.critics = Critics(width, len(limits) + 1, settings.hidden, rng, *regression)
         self.observed = Moments(width)
         self.iteration = 0
-        self.updates: list[Update] = []  # of the last `improve`
-        self.verdicts: Counter[str] = Counter()  # of all policy steps so far, and "critics not finite"
+        self.updates: list[Update] = []  # updates of the last `improve`
+        self.verdicts: Counter[str] = Counter()  # counts over all policy steps, and of "critics not finite"
         self._rollout: Rollout | None = None
-        torch.set_num_threads(1)  # small products: a second thread costs more than it gives, and is ruinous under load
+        torch.set_num_threads(1)  # products are small: more threads do not pay off, and are very slow on a busy machine
 
     @property
     def policy(self) -> NeuralPolicy:
@@ -121,7 +121,7 @@ class NeuralLearner:
         return NeuralPolicy(layers, self.actions, log_std, self.observed.mean, self.observed.deviation)
 
     def rollout(self) -> Rollout:
-        """Samples of the current policy; the same ones until it moves."""
+        """Samples of the current policy; drawn once per policy."""
         if self._rollout is None:
             rng = np.random.default_rng([self.seed, 1, self.iteration])
             self._rollout = collect(self.envs, self.policy, self.steps, self.limits.size, rng)
@@ -129,7 +129,7 @@ class NeuralLearner:
 
     @property
     def environment_steps(self) -> int:
-        """Steps of the environments that have been learned from."""
+        """Environment steps used for learning."""
         return self.iteration * self.steps * self.envs.num_envs
 
     def samples(self) -> Array:
@@ -142,10 +142,10 @@ class NeuralLearner:
         return View(float(samples[:, 0].mean()), values, gamma=self.gamma)
 
     def improve(self, weights: Weights) -> int:
-        """t_k policy iterations on c̃, each with samples of its own, anchored at the current policy.
+        """t_k policy iterations on c̃, each with its own samples, anchored at the current policy.
 
-        A step is as long as the radius allows, or as `weights.step` says where that is less. Estimates are as exact as
-        their samples allow, whatever accuracy is asked for.
+        A step is as long as the radius allows, or as `weights.step` says if that is shorter. The accuracy of estimates
+        depends on the samples alone, whatever `weights.accuracy` is.
         """
         anchor = self.theta
         steps = self.settings.inner_steps if weights.inner_steps is None else weights.inner_steps
@@ -184,7 +184,7 @@ class NeuralLearner:
         mixed = advantages @ np.append(weights.objective, weights.constraints)
         if settings.alpha and theta is not anchor:
             mixed += settings.alpha * self._to_anchor(rollout, y, log_prob, network(anchor, x), actions)
-        # Costs are minimised; what the trust region raises is −Ã in units of its deviation.
+        # Costs are minimised; the trust region maximises −Ã in units of its deviation.
         deviation = float(mixed.std())
         benefit = torch.from_numpy(_standardised(-mixed).astype(np.float32).ravel())
 
@@ -209,7 +209,7 @@ class NeuralLearner:
             settings.damping,
             settings.cg_steps,
             settings.line_search,
-            # step · F⁻¹ ∇ of the mixed advantage itself, where ours is in units of its deviation
+            # step · F⁻¹ ∇ of the mixed advantage itself; the gradient here is in units of its deviation
             None if weights.step is None else weights.step * deviation,
         )
 
@@ -221,7 +221,7 @@ class NeuralLearner:
         return np.asarray(ratio - divergence + discounted(divergence, rollout.ended, self.gamma))
 
     def state(self) -> dict[str, Any]:
-        """Everything that the future depends on, as arrays and numbers. The rollout at hand is drawn again."""
+        """The complete state, as arrays and numbers. The current rollout is not included; it is drawn again."""
         critics = self.critics
         return {
             "policy": self.theta.numpy().copy(),
@@ -237,7 +237,7 @@ class NeuralLearner:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue exactly where `state()` was taken. The learner must have been made with the same settings."""
+        """Restore a state returned by `state()`. The learner must have been created with the same settings."""
         for name, mine in (("policy", self.theta), ("critics", self.critics.theta)):
             if np.shape(state[name]) != tuple(mine.shape):
                 raise ValueError(
@@ -262,14 +262,12 @@ def _tensor(array: Any) -> torch.Tensor:
 
 
 def _standardised(x: Array) -> Array:
-    """Mean 0 and deviation 1; all zeros when there is nothing to tell apart."""
+    """Standardise to mean 0 and deviation 1; a constant gives zeros."""
     away, deviation = x - x.mean(), x.std()
     return np.asarray(np.zeros_like(x) if deviation <= 1e-8 else away / deviation)
 
 
 def _width(space: Any) -> int:
     if type(space).__name__ != "Box":
-        raise TypeError(
-            f"observations must be a Box, not {space}; gymnasium.wrappers.FlattenObservation makes them one"
-        )
+        raise TypeError(f"observations must be a Box, not {space}; use gymnasium.wrappers.FlattenObservation")
     return int(np.prod(space.shape))

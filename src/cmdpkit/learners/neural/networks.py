@@ -2,8 +2,8 @@
 
     h_0 = x,    z_l = h_{l−1} W_lᵀ + b_l,    h_l = max(z_l, 0),    y = z_L
 
-A flat vector makes the trust region's algebra plain: a step is θ + s, and nothing is copied in and out of modules. The
-two derivatives are written out, which is twice as fast as differentiating twice: `forward_derivative` gives J v and
+A flat vector simplifies the trust region: a step is θ + s, and nothing is copied to and from modules. The two
+derivatives are written out, which is twice as fast as automatic differentiation: `forward_derivative` gives J v and
 `gradient` gives Jᵀ u, where J = ∂y/∂θ.
 """
 
@@ -22,8 +22,8 @@ class Network:
     """A perceptron with ReLU layers.
 
     Args:
-        sizes: width of the input, of each hidden layer and of the output.
-        free: further outputs that are parameters themselves, the same for every input (a Gaussian's log σ).
+        sizes: sizes of the input, of each hidden layer and of the output.
+        free: number of further outputs that are parameters, the same for every input (log σ of a Gaussian).
 
     Example:
         >>> network = Network([2, 8, 3])
@@ -67,7 +67,7 @@ class Network:
         return self.activations(theta, x)[-1]
 
     def forward_derivative(self, theta: Tensor, hidden: list[Tensor], v: Tensor) -> Tensor:
-        """J v: how the outputs move when θ moves along v."""
+        """J v: the derivative of the outputs along v."""
         moved: Tensor | None = None  # ḣ_{l−1}
         layers = zip(self.layers(theta), self.layers(v), hidden[:-1], hidden[1:], strict=True)
         for layer, ((weight, _), (v_weight, v_bias), before, after) in enumerate(layers, start=1):
@@ -100,6 +100,6 @@ class Network:
 
 
 def _where_active(x: Tensor, activation: Tensor) -> Tensor:
-    """x where the ReLU let something pass, else 0; five times faster than multiplying with a mask."""
+    """x where the ReLU is active, 0 elsewhere; five times faster than multiplying by a mask."""
     passed: Tensor = torch.ops.aten.threshold_backward(x, activation, 0.0)
     return passed

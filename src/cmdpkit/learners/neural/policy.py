@@ -1,4 +1,4 @@
-"""A neural policy that acts with NumPy alone: small batches are several times faster than in PyTorch, and need none."""
+"""A neural policy that acts with NumPy alone; for small batches it is several times faster than PyTorch."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cmdpkit.files import PathLike, load_arrays, save_arrays
 Floats = NDArray[np.float32]
 
 CLIP = 10.0
-"""Normalised observations are cut to ± this: one wild observation must not blow up the network."""
+"""Normalised observations are clipped to ± this, which limits the effect of outliers."""
 
 
 class Actions:
-    """How a network's outputs become actions of the environment.
+    """Converts outputs of a network to actions of the environment.
 
     Discrete actions are drawn from the softmax of the outputs. For continuous ones the outputs are means and log σ of
-    normals, in units in which the bounds of each action are ±1; what falls outside is cut.
+    normal distributions, in units in which the bounds of each action are ±1; actions are clipped to these bounds.
     """
 
     def __init__(self, discrete: bool, low: Any, high: Any) -> None:
@@ -35,7 +35,7 @@ class Actions:
 
     @classmethod
     def of(cls, space: Any) -> Actions:
-        """The actions of a Gymnasium space, if it is one that can be learned on."""
+        """The actions of a Gymnasium space; raises an error if it is not supported."""
         kind = type(space).__name__
         if kind == "Discrete":
             return cls(True, int(space.start), int(space.start + space.n) - 1)
@@ -45,24 +45,24 @@ class Actions:
 
     @property
     def outputs(self) -> int:
-        """Outputs of the network that depend on the state: one an action, or a mean for each dimension."""
+        """Number of outputs that depend on the state: one per action, or one mean per dimension."""
         return int(self.high - self.low) + 1 if self.discrete else int(self.low.size)
 
     def noise(self, rng: np.random.Generator, shape: Sequence[int]) -> Floats:
-        """What makes `draw` random; drawn beforehand for a whole rollout."""
+        """The random numbers of `draw`, generated in advance for a whole rollout."""
         size = (*shape, self.outputs)
         # argmax_a (y_a + Gumbel noise) is a draw from the softmax of y
         return (rng.gumbel(size=size) if self.discrete else rng.standard_normal(size)).astype(np.float32)
 
     def draw(self, y: Floats, noise: Floats) -> Any:
-        """Actions as the learner sees them: an index from 0, or a number in units of the bounds."""
+        """Actions as the learner represents them: an index from 0, or a number in units of the bounds."""
         if self.discrete:
             return (y + noise).argmax(axis=-1)
         mean, log_std = np.split(y, 2, axis=-1)
         return mean + np.exp(log_std) * noise
 
     def best(self, y: Floats) -> Any:
-        """The likeliest action."""
+        """The most likely action."""
         return y.argmax(axis=-1) if self.discrete else y[..., : self.outputs]
 
     def for_env(self, actions: Any) -> Any:
@@ -73,13 +73,13 @@ class Actions:
 
 
 class NeuralPolicy:
-    """A perceptron with ReLU layers that acts.
+    """A policy that is a perceptron with ReLU layers.
 
     Args:
         layers: weights (outputs, inputs) and biases of each layer.
-        actions: what the outputs mean.
+        actions: the meaning of the outputs.
         log_std: log σ of each continuous action.
-        shift, scale: observations are normalised to (x − shift) / scale, when given.
+        shift, scale: if given, observations are normalised to (x − shift) / scale.
 
     Example:
         >>> policy = NeuralPolicy([(np.eye(2), np.zeros(2))], Actions(True, 0, 1))
@@ -104,7 +104,7 @@ class NeuralPolicy:
 
     @property
     def width(self) -> int:
-        """Numbers in an observation."""
+        """Size of an observation."""
         return int(self.layers[0][0].shape[1])
 
     def inputs(self, observations: Any) -> Floats:
@@ -125,7 +125,7 @@ class NeuralPolicy:
         return y if self.log_std is None else np.concatenate([y, np.broadcast_to(self.log_std, y.shape)], axis=-1)
 
     def act(self, observations: Any, rng: np.random.Generator | None = None) -> Any:
-        """Actions for one observation or a batch of them: drawn with `rng`, or the likeliest without."""
+        """Actions for one observation or a batch of them: drawn with `rng`, or the most likely ones without."""
         x, width = np.asarray(observations, dtype=np.float32), self.width
         single = x.size == width and x.shape != (1, width)
         if not single and (x.ndim < 2 or x.size != len(x) * width):
@@ -136,7 +136,7 @@ class NeuralPolicy:
         return answer[0] if single else answer
 
     def arrays(self) -> dict[str, Any]:
-        """All of it as a flat dict of arrays, for files."""
+        """The policy as a flat dict of arrays, for files."""
         parts: dict[str, Any] = {f"weight_{i}": w for i, (w, _) in enumerate(self.layers)}
         parts |= {f"bias_{i}": b for i, (_, b) in enumerate(self.layers)}
         parts |= {"discrete": np.array(self.actions.discrete), "low": self.actions.low, "high": self.actions.high}
@@ -151,12 +151,12 @@ class NeuralPolicy:
             layers = [(arrays[f"weight_{i}"], arrays[f"bias_{i}"]) for i in range(depth)]
             actions = Actions(bool(arrays["discrete"]), arrays["low"], arrays["high"])
         except KeyError as error:
-            raise ValueError(f"not a whole policy: the entry {error} is missing") from error
+            raise ValueError(f"the policy is incomplete: the entry {error} is missing") from error
         optional = {name: arrays[name] for name in ("log_std", "shift", "scale") if name in arrays}
         return cls(layers, actions, **optional)
 
     def save(self, path: PathLike) -> None:
-        """Write the policy to an `.npz` file (no pickle), whole or not at all."""
+        """Write the policy to an `.npz` file, atomically and without pickle."""
         save_arrays(path, "cmdpkit neural policy", self.arrays())
 
     @classmethod

@@ -1,7 +1,7 @@
-"""Rollouts of a policy in many environments at once, and what they tell: values and advantages.
+"""Rollouts of a policy in many environments at once, and the values and advantages estimated from them.
 
-Quantity 0 is the negative reward and quantities 1..m are the costs, so that all are minimised. A rollout is `steps`
-steps of every environment from a reset on; an episode that ends begins anew in the same step.
+Quantity 0 is the negative reward and quantities 1..m are the costs; all are minimised. A rollout is `steps` steps of
+every environment after a reset; when an episode ends, the environment is reset in the same step.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ MEASURES = ("episode", "discounted", "step")
 class Rollout:
     """`steps` (T) steps of `num_envs` (n) environments."""
 
-    seen: Floats  # (T, n, width): observations as they came
-    inputs: Floats  # (T, n, width): observations as the network took them
+    seen: Floats  # (T, n, width): observations of the environments
+    inputs: Floats  # (T, n, width): observations as input to the network
     actions: Any  # (T, n) or (T, n, dimensions), as the learner sees them
     quantities: Array  # (T, n, m + 1)
     ended: Truths  # (T, n): the episode ended with this step
-    terminated: Truths  # (T, n): by itself, so that nothing follows; else it was cut off
-    following: Floats  # (k, width): what the policy would have seen next, wherever a trajectory was cut off
-    cut: Truths  # (T, n): where that is; the last step of the rollout cuts everything that has not ended
+    terminated: Truths  # (T, n): it ended in a terminal state; otherwise it was truncated
+    following: Floats  # (k, width): the next observations where trajectories were truncated
+    cut: Truths  # (T, n): where that is; the last step truncates every trajectory that has not ended
 
     def samples(self, measure: str, gamma: float) -> Array:
         """(n, m + 1): one independent sample of each quantity's measure from every environment.
 
-        An environment's first episode counts, cut after T steps: later ones are shorter the later they begin, and
-        would bias the mean.
+        Only the first episode of an environment counts, truncated after T steps: later ones have less time the later
+        they start, and would bias the mean.
         """
         if measure == "step":
             return np.asarray(self.quantities.mean(axis=0))
@@ -50,7 +50,7 @@ class Rollout:
         return np.asarray(np.einsum("tn,tnq->nq", weight, self.quantities))
 
     def advantages(self, values: Array, beyond: Array, gamma: float, smoothing: float) -> Array:
-        """Generalised advantages (T, n, m + 1); `smoothing` 1 makes them Monte-Carlo return minus value.
+        """Generalised advantages (T, n, m + 1); with `smoothing` 1 they are Monte-Carlo returns minus values.
 
         Args:
             values: (T, n, m + 1), V at `inputs`.
@@ -58,7 +58,7 @@ class Rollout:
             gamma: the discount factor.
             smoothing: λ of the generalised advantage (Schulman et al. 2016).
         """
-        # V(s_{t+1}): 0 after a terminal step, the value beyond where a trajectory was cut off
+        # V(s_{t+1}): 0 after a terminal step, the value `beyond` where a trajectory was truncated
         ahead = np.concatenate([values[1:], np.zeros_like(values[:1])])
         ahead[self.ended] = 0.0
         ahead[self.cut] = beyond
@@ -69,7 +69,7 @@ class Rollout:
 
 
 def discounted(x: Array, ended: Truths, gamma: float) -> Array:
-    """y_t = x_t + γ y_{t+1} along the first axis, beginning anew where an episode ended."""
+    """y_t = x_t + γ y_{t+1} along the first axis, restarting where an episode ended."""
     total = np.array(x)
     keep = gamma * (1.0 - ended).reshape(*ended.shape, *[1] * (x.ndim - ended.ndim))
     for t in range(len(x) - 2, -1, -1):
@@ -82,15 +82,15 @@ def collect(envs: Any, policy: NeuralPolicy, steps: int, costs: int, rng: np.ran
 
     Args:
         envs: a vector environment with same-step resets.
-        policy: acts.
-        steps: of every environment.
-        costs: how many there must be.
-        rng: a generator; the same one gives the same rollout, whatever happened before.
+        policy: the policy to follow.
+        steps: steps per environment.
+        costs: number of costs.
+        rng: a generator; it alone determines the rollout.
     """
     n, draw, for_env = envs.num_envs, policy.actions.draw, policy.actions.for_env
     observations, _ = envs.reset(seed=[int(s) for s in rng.integers(2**31, size=n)])
     if observations[0].size != policy.width:
-        raise ValueError(f"observations have {observations[0].size} numbers, but the policy takes {policy.width}")
+        raise ValueError(f"observations have {observations[0].size} numbers, but the policy expects {policy.width}")
     noise = policy.actions.noise(rng, (steps, n))
     seen = np.empty((steps, n, observations[0].size), dtype=np.float32)
     actions = np.empty((steps, n), np.int64) if policy.actions.discrete else np.empty(noise.shape, np.float32)

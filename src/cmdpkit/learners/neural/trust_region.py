@@ -2,8 +2,8 @@
 
     maximise gᵀs subject to ½ sᵀFs ≤ δ:     s = √(2δ / xᵀFx) x,    x = F⁻¹g
 
-F is only ever multiplied with; x comes from conjugate gradients. A backtracking line search then holds the step to what
-was promised on the samples: the surrogate must rise, and the divergence stay within δ.
+Only products with F are needed; x comes from conjugate gradients. A backtracking line search then checks the step on
+the samples: the surrogate must increase, and the divergence must stay within δ.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 ACCEPT = 0.1
-"""Part of the rise promised by the gradient that a step must keep."""
+"""Fraction of the increase predicted by the gradient that a step must achieve."""
 
 
 class PolicyStep(NamedTuple):
-    """What became of a step."""
+    """The outcome of a step."""
 
-    theta: Tensor  # where it led; where it began when it was refused
+    theta: Tensor  # the new parameters; the old ones if the step was rejected
     divergence: float  # mean KL(old ‖ new)
-    gain: float  # of the surrogate
-    trials: int  # of the line search
+    gain: float  # gain of the surrogate
+    trials: int  # trials of the line search
     verdict: str  # "accepted", "no gradient", "line search failed" or "not finite"
 
     @property
@@ -34,7 +34,7 @@ class PolicyStep(NamedTuple):
 
 
 def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, steps: int) -> Tensor:
-    """x with A x ≈ b, for a symmetric positive definite A that is known by its product with vectors.
+    """x with A x ≈ b, for a symmetric positive definite A given by its products with vectors.
 
     Example:
         >>> conjugate_gradients(lambda v: torch.tensor([2.0, 4.0]) * v, torch.tensor([2.0, 8.0]), steps=2)
@@ -66,18 +66,18 @@ def trust_region_step(
     trials: int = 10,
     length: float | None = None,
 ) -> PolicyStep:
-    """Step from θ along the natural gradient, as far as the trust region and the samples allow.
+    """Step from θ along the natural gradient, within the trust region and checked on the samples.
 
     Args:
-        theta: where the step begins.
-        gradient: g, of the surrogate to be raised.
+        theta: the initial parameters.
+        gradient: g, the gradient of the surrogate to be maximised.
         fisher: v ↦ F v.
         judge: θ′ ↦ (gain of the surrogate, mean divergence KL(old ‖ new)), on the samples.
         radius: δ, the largest divergence.
-        damping: F + damping · I is what is solved with, because F is singular or nearly so.
-        cg_steps: of conjugate gradients.
-        trials: of the line search.
-        length: the step is length · F⁻¹ g, where that lies within the trust region; None goes as far as δ.
+        damping: F + damping · I is used in place of F, which may be singular.
+        cg_steps: number of conjugate-gradient steps.
+        trials: maximum number of line-search trials.
+        length: the step is length · F⁻¹ g, if that lies within the trust region; None goes to the boundary.
     """
     if length == 0.0:
         return PolicyStep(theta, 0.0, 0.0, 0, "accepted")
@@ -101,7 +101,7 @@ def trust_region_step(
             finite = True
             if divergence <= radius and gain >= ACCEPT * size * promised > 0.0:
                 return PolicyStep(candidate, divergence, gain, trial, "accepted")
-            if radius < divergence <= 4.0 * radius:  # a little too far: back to the boundary, by KL ≈ ½ size² sᵀFs
+            if radius < divergence <= 4.0 * radius:  # slightly too far: back to the boundary, by KL ≈ ½ size² sᵀFs
                 size *= 0.95 * math.sqrt(radius / divergence)
                 continue
         size *= 0.5
