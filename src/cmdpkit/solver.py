@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from cmdpkit.certificates.prover import certify
-from cmdpkit.certificates.rollouts import SimulationCertificate, certify_by_simulation
 from cmdpkit.checks import check_count, check_nonnegative, digest
 from cmdpkit.exact.slater import slater_margin
 from cmdpkit.files import PathLike
@@ -25,9 +23,10 @@ from cmdpkit.run.checkpoint import Checkpoint
 from cmdpkit.run.choice import Choice, choose
 from cmdpkit.run.finish import solve_by_columns, solve_by_lp, with_least_violation, with_lp_behind
 from cmdpkit.run.first_order import run_first_order, with_start
+from cmdpkit.run.judged import judged
 from cmdpkit.run.outcome import Outcome
 from cmdpkit.run.result import Result
-from cmdpkit.run.sampled import Learned, learn
+from cmdpkit.run.sampled import learn
 from cmdpkit.run.status import Status
 from cmdpkit.run.zero import run_zero
 from cmdpkit.settings import Sampling, TabularSettings, ZeroSettings
@@ -40,15 +39,11 @@ ZERO = "pmd-pd-zero"
 """PMD-PD on a tightened model; it takes the options of pmd-pd and its own."""
 
 FIRST_ORDER_ITERATIONS = 10_000
+GROWING_ITERATIONS = 300
 SAMPLED_ITERATIONS = 300
 """Defaults of max_iterations for first-order methods, with exact values and with samples."""
 
 GENERAL = " (besides tol, max_iterations, time_limit, seed, progress, callback, checkpoint, resume)"
-
-LEARNED = "All iterations are done; the certificate says how good the policy is. More iterations or rollouts help."
-NO_BOUNDS = "There is no certificate, because the simulator has no bounds; the values are estimates from the run."
-NO_TIME = "There is no certificate, because it was interrupted; the values are estimates from the run."
-NOT_ONE = "The budget of transitions is too small for a single iteration; the policy is the initial one."
 
 
 def solve(
@@ -75,8 +70,8 @@ def solve(
             options); or an instance of a rule, as in `cmdpkit.rules.PMDPD(eta_dual=1.0)`, also of a class of your own.
         tol: relative gap |objective − bound| / max(1, |objective|), and violation of each limit relative to
             max(1, |limit|). With 0.0 a first-order method runs for exactly `max_iterations` macro steps.
-        max_iterations: macro steps of a first-order method (default 10,000; 300 when it samples), or oracle calls of
-            "auto" and "columns".
+        max_iterations: macro steps of a first-order method (default 10,000; 300 with growing steps or samples), or
+            oracle calls of "auto" and "columns".
         time_limit: seconds.
         seed: seed of all random numbers; exact methods use none.
         progress: show a progress bar.
@@ -129,7 +124,7 @@ def solve(
         raise ValueError(f"method {method!r} keeps no checkpoint; only first-order methods do")
     name = method if isinstance(method, str) else choice.name if choice else ""
     if max_iterations is None and choice is not None:
-        max_iterations = FIRST_ORDER_ITERATIONS
+        max_iterations = GROWING_ITERATIONS if choice.method.steps == "growing" else FIRST_ORDER_ITERATIONS
     store = _store(model, name, choice, checkpoint, resume, tol, max_iterations)
     with _progress_bar(progress, name, max_iterations, callback) as watch:
         allowed = Budget(max_iterations, time_limit, watch)
@@ -300,7 +295,7 @@ def _solve_by_samples(
         allowed = Budget(max_iterations, time_limit, watch, transitions)
         with allowed.catching_ctrl_c():
             learned = learn(as_simulator(model), choice, sampling, allowed, int(seed), checkpoint, resume, slater)
-            return _judged(model, choice.name, sampling, learned, allowed, int(seed))
+            return judged(model, choice.name, sampling, learned, allowed, int(seed))
 
 
 def _sampled_choice(model: CMDP | Simulator, method: Any, sampling: Any, options: dict[str, Any]) -> Choice:
@@ -318,71 +313,6 @@ def _sampled_choice(model: CMDP | Simulator, method: Any, sampling: Any, options
         if choice.given:
             raise ValueError(f"Theorem 3 sets {next(iter(choice.given))!r} itself or fixes it; leave it out")
     return with_start(choice, model)
-
-
-def _judged(
-    model: CMDP | Simulator, method: str, sampling: Sampling, learned: Learned, budget: Budget, seed: int
-) -> Result:
-    status, mixture = learned.status, learned.mixture
-    certificate: Any
-    average: Any
-    missing = ""
-    if isinstance(model, CMDP):
-        certificate = certify(model, learned.last)
-        infeasible = certificate.infeasibility is not None
-        status = Status.INFEASIBLE if infeasible else status
-        average = certify(model, mixture, None if infeasible else certificate.multipliers)
-        multipliers = certificate.multipliers
-    else:
-        certificate = _judge(model, learned.last, sampling, seed)
-        average = _judge(model, mixture, sampling, seed)
-        multipliers = learned.multipliers
-        if certificate is None:
-            missing = f" {NO_BOUNDS if model.bounds is None else NO_TIME}"
-    objective, values = (
-        (certificate.objective, certificate.constraint_values) if certificate is not None else _estimates(learned)
-    )
-    return Result(
-        status=status,
-        policy=learned.last,
-        objective=objective,
-        constraint_values=values,
-        violations=np.maximum(model.signs * (values - model.limits), 0.0),
-        multipliers=multipliers,
-        certificate=certificate,
-        history=learned.history,
-        iterations=learned.iterations,
-        time=budget.elapsed,
-        method=method,
-        message=_advice(learned, status) + missing,
-        model=model,
-        last_policy=learned.last,
-        average_policy=mixture,
-        average_certificate=average,
-        samples=learned.samples,
-    )
-
-
-def _advice(learned: Learned, status: Status) -> str:
-    if status is Status.SAMPLE_LIMIT and not learned.iterations:
-        return NOT_ONE
-    return LEARNED if status is Status.ITERATION_LIMIT else status.advice
-
-
-def _judge(simulator: Simulator, policy: Any, sampling: Sampling, seed: int) -> SimulationCertificate | None:
-    if simulator.bounds is None:
-        return None
-    try:
-        return certify_by_simulation(simulator, policy, sampling.confidence, sampling.certificate_rollouts, seed=seed)
-    except KeyboardInterrupt:  # a second Ctrl-C: the learned policy must not be lost
-        return None
-
-
-def _estimates(learned: Learned) -> tuple[float, Any]:
-    """The last estimates of the run, where there is no certificate."""
-    if not learned.iterations:
-        return float("nan"), np.full(learned.multipliers.shape, np.nan)
-    return float(learned.history["objective"][-1]), learned.history["constraint_values"][-1]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,88 @@
+"""What was learned from samples, judged: exactly where the model is known, by fresh rollouts where it is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cmdpkit.certificates.prover import certify
+from cmdpkit.certificates.rollouts import SimulationCertificate, certify_by_simulation
+from cmdpkit.model import CMDP
+from cmdpkit.run.budget import Budget
+from cmdpkit.run.result import Result
+from cmdpkit.run.sampled import Learned
+from cmdpkit.run.status import Status
+from cmdpkit.settings import Sampling
+from cmdpkit.simulators import Simulator
+
+LEARNED = "All iterations are done; the certificate says how good the policy is. More iterations or rollouts help."
+NO_BOUNDS = "There is no certificate, because the simulator has no bounds; the values are estimates from the run."
+NO_TIME = "There is no certificate, because it was interrupted; the values are estimates from the run."
+NOT_ONE = "The budget of transitions is too small for a single iteration; the policy is the initial one."
+
+
+def judged(
+    model: CMDP | Simulator, method: str, sampling: Sampling, learned: Learned, budget: Budget, seed: int
+) -> Result:
+    """The result of a sampled run: certificates for the last iterate and for the mixture of all."""
+    status, mixture = learned.status, learned.mixture
+    certificate: Any
+    average: Any
+    missing = ""
+    if isinstance(model, CMDP):
+        certificate = certify(model, learned.last)
+        infeasible = certificate.infeasibility is not None
+        status = Status.INFEASIBLE if infeasible else status
+        average = certify(model, mixture, None if infeasible else certificate.multipliers)
+        multipliers = certificate.multipliers
+    else:
+        certificate = _judge(model, learned.last, sampling, seed)
+        average = _judge(model, mixture, sampling, seed)
+        multipliers = learned.multipliers
+        if certificate is None:
+            missing = f" {NO_BOUNDS if model.bounds is None else NO_TIME}"
+    objective, values = (
+        (certificate.objective, certificate.constraint_values) if certificate is not None else _estimates(learned)
+    )
+    return Result(
+        status=status,
+        policy=learned.last,
+        objective=objective,
+        constraint_values=values,
+        violations=np.maximum(model.signs * (values - model.limits), 0.0),
+        multipliers=multipliers,
+        certificate=certificate,
+        history=learned.history,
+        iterations=learned.iterations,
+        time=budget.elapsed,
+        method=method,
+        message=_advice(learned, status) + missing,
+        model=model,
+        last_policy=learned.last,
+        average_policy=mixture,
+        average_certificate=average,
+        samples=learned.samples,
+    )
+
+
+def _advice(learned: Learned, status: Status) -> str:
+    if status is Status.SAMPLE_LIMIT and not learned.iterations:
+        return NOT_ONE
+    return LEARNED if status is Status.ITERATION_LIMIT else status.advice
+
+
+def _judge(simulator: Simulator, policy: Any, sampling: Sampling, seed: int) -> SimulationCertificate | None:
+    if simulator.bounds is None:
+        return None
+    try:
+        return certify_by_simulation(simulator, policy, sampling.confidence, sampling.certificate_rollouts, seed=seed)
+    except KeyboardInterrupt:  # a second Ctrl-C: the learned policy must not be lost
+        return None
+
+
+def _estimates(learned: Learned) -> tuple[float, Any]:
+    """The last estimates of the run, where there is no certificate."""
+    if not learned.iterations:
+        return float("nan"), np.full(learned.multipliers.shape, np.nan)
+    return float(learned.history["objective"][-1]), learned.history["constraint_values"][-1]
