@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
 from collections import Counter, defaultdict
@@ -18,15 +19,18 @@ def main() -> int:
     start, counts, calls = time.perf_counter(), Counter[tuple[str, str]](), Counter[str]()
     seconds: dict[str, list[float]] = defaultdict(list)
     families: dict[str, Counter[str]] = defaultdict(Counter)
-    for report in run(arguments.seed, indices, arguments.methods, arguments.jobs):
-        calls[report.method] += 1
-        seconds[report.method].append(report.seconds)
-        show(report, arguments)
-        for kind in {finding.kind for finding in report.findings}:
-            counts[report.method, kind] += 1
-            families[report.family][kind] += 1
+    examined = set()
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the run, with the table of what was done
+        for report in run(arguments.seed, indices, arguments.methods, arguments.jobs):
+            examined.add(report.index)
+            calls[report.method] += 1
+            seconds[report.method].append(report.seconds)
+            show(report, arguments)
+            for kind in {finding.kind for finding in report.findings}:
+                counts[report.method, kind] += 1
+                families[report.family][kind] += 1
     summary(counts, calls, seconds, families)
-    print(f"{len(indices)} models of seed {arguments.seed} in {time.perf_counter() - start:.0f} s")
+    print(f"{len(examined)} models of seed {arguments.seed} in {time.perf_counter() - start:.0f} s")
     return int(any(kind != "unproved" for _, kind in counts))
 
 

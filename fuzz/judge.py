@@ -51,7 +51,8 @@ class Judge:
     def result(self, result: Any, tol: float, label: str) -> list[Finding]:
         """Everything that a `Result` claims."""
         certificate, status = result.certificate, result.status.name
-        findings = self.certificate(certificate, self.policy(result.policy), label)
+        values = self.policy(result.policy)
+        findings = self.certificate(certificate, values, label)
         if status == "OPTIMAL":
             if not (certificate.gap <= tol and certificate.violation <= tol):
                 findings.append(Finding("wrong-answer", "OPTIMAL, but the certificate does not prove it"))
@@ -60,6 +61,7 @@ class Judge:
                 findings.append(Finding("wrong-answer", "INFEASIBLE without a proof"))
         else:
             detail = f"{status}, gap {certificate.gap:.1e}, violation {certificate.violation:.1e}"
+            detail += f" (exactly {float(max(self._excess(values), 0)):.1e})"
             findings.append(Finding("unproved", detail))
         return findings
 
@@ -77,7 +79,7 @@ class Judge:
     def certificate(self, certificate: Any, values: list[Fraction], label: str) -> list[Finding]:
         """Everything that a certificate claims about a policy with these exact values."""
         findings = self._reported_values(certificate, values)
-        excess = max((v / s for v, s in zip(values[1:], self.model.scales, strict=True)), default=Fraction(0))
+        excess = self._excess(values)
         if max(excess, 0) > _exact(certificate.violation) * REPORTED + LAST:
             findings.append(_wrong("violation", certificate.violation, excess))
         if excess <= 0:
@@ -87,6 +89,10 @@ class Judge:
         else:
             findings += self._bound(certificate, values)
         return findings
+
+    def _excess(self, values: list[Fraction]) -> Fraction:
+        """The largest violation relative to max(1, |limit|); negative inside all limits."""
+        return max((v / s for v, s in zip(values[1:], self.model.scales, strict=True)), default=Fraction(0))
 
     def _reported_values(self, certificate: Any, values: list[Fraction]) -> list[Finding]:
         """Objective and constraint values: within `accuracy`, and with the digits that double precision allows."""
