@@ -21,7 +21,7 @@ from cmdpkit.run.balanced import run_balanced
 from cmdpkit.run.budget import Budget, Callback
 from cmdpkit.run.checkpoint import Checkpoint
 from cmdpkit.run.choice import Choice, choose
-from cmdpkit.run.finish import solve_by_columns, solve_by_lp, with_least_violation, with_lp_behind
+from cmdpkit.run.finish import solve_by_columns, solve_by_lp, with_least_violation, with_others_behind
 from cmdpkit.run.first_order import run_first_order, with_start
 from cmdpkit.run.judged import judged
 from cmdpkit.run.outcome import Outcome
@@ -237,7 +237,7 @@ def _run(
     if method == "lp":
         return solve_by_lp(cmdp, tol, budget)
     outcome = solve_by_columns(cmdp, method, tol, budget)
-    return with_lp_behind(cmdp, outcome, tol, budget) if method == "auto" else outcome
+    return with_others_behind(cmdp, outcome, tol, budget) if method == "auto" else outcome
 
 
 def _result(cmdp: CMDP, method: str, outcome: Outcome, time: float) -> Result:

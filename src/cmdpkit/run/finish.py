@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -155,7 +156,7 @@ def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
         certificate = certificate_of(cmdp, policy, multipliers, _bound(cmdp, multipliers, budget))
     if certificate.infeasibility is not None:
         status = Status.INFEASIBLE
-    elif solution.feasible and certificate.optimal(tol):
+    elif certificate.optimal(tol):  # whatever HiGHS thinks of it
         status = Status.OPTIMAL
     else:
         limit = budget.spent(0) or Status.ITERATION_LIMIT
@@ -177,17 +178,27 @@ def _bound(cmdp: CMDP, multipliers: Array, budget: Budget) -> float:
         return -np.inf
 
 
-def with_lp_behind(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budget) -> Outcome:
-    """Where the columns end without a proof (limits that leave no room), the LP of a small model may have one.
+def with_others_behind(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budget) -> Outcome:
+    """Where `auto` ends without a proof (limits that leave no room), other ways on a small model may have one.
 
-    Where neither has, the better of the two answers is returned.
+    The columns without PMD-PD in front are tried first, then the LP. Where none has a proof, the best of the answers is
+    returned.
     """
-    if outcome.status is not Status.NUMERICAL_ERROR or cmdp.states * cmdp.actions > LARGE or budget.exhausted():
+    small = cmdp.states * cmdp.actions <= LARGE
+    if outcome.status is not Status.NUMERICAL_ERROR or not small:
         return outcome
-    other = solve_by_lp(cmdp, tol, budget)
-    if other.status in (Status.OPTIMAL, Status.INFEASIBLE):
-        return other
-    return min(outcome, other, key=lambda one: _merit(one.certificate, tol))
+    answers, quiet = [outcome], replace(budget, watch=None)
+    ways: list[Callable[[], Outcome]] = [
+        lambda: solve_by_columns(cmdp, "columns", tol, quiet),
+        lambda: solve_by_lp(cmdp, tol, quiet),
+    ]
+    for solve in ways:
+        if budget.exhausted():
+            break
+        answers.append(solve())
+        if answers[-1].status in (Status.OPTIMAL, Status.INFEASIBLE):
+            return answers[-1]
+    return min(answers, key=lambda one: _merit(one.certificate, tol))
 
 
 def _merit(certificate: Certificate, tol: float) -> tuple[bool, float]:
