@@ -817,7 +817,7 @@ def test_the_command_line_knows_every_method_and_option():
         flags: dict[Any, Any] = {parameter.name: parameter for parameter in parsed.get_params(click.Context(parsed))}
         known = [m for m in methods() if learner in m.learners]
         assert {m.name for m in known} <= set(flags["method"].type.choices)
-        assert {name for m in known for name in m.options} <= flags.keys()
+        assert {name for m in known for name, o in m.options.items() if o.serves(learner)} <= flags.keys()
 
 
 STEPS = {"step": 1.0, "eta_dual": 1.0}

@@ -111,6 +111,7 @@ def test_growing_steps_are_a_rule_like_any_other():
         (ck.rules.PMDPD(eta_dual=-1.0), {}, "eta_dual must be positive"),
         (ck.rules.PMDPD(), {"eta_dual": 1.0}, r"belongs to the rule: PMDPD\(eta_dual=...\)"),
         (ck.rules.CRPO(), {"eta_dual": 1.0}, "unknown option 'eta_dual' for method 'crpo'"),
+        ("crpo", {"nonsense": 1.0}, "unknown option 'nonsense' for method 'crpo'"),
     ],
 )
 def test_bad_rules_are_refused(method, options, what):
@@ -118,6 +119,15 @@ def test_bad_rules_are_refused(method, options, what):
         ck.solve(ck.problems.paper(), method, **options)
     with pytest.raises((ValueError, TypeError), match=what):
         ck.train(ACROBOT, method, limits=[5, 5], iterations=1, **SMALL, **options)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [("crpo", {}), (ck.rules.CRPO(), {}), ("pmd-pd", {"sampling": FEW}), (ck.rules.PMDPD(), {})],
+)
+def test_steps_are_refused_where_there_is_nothing_to_choose(method, settings):
+    with pytest.raises(ValueError, match="unknown option 'steps'"):
+        ck.solve(ck.problems.paper(), method, steps="growing", **settings)
 
 
 @pytest.mark.parametrize("name", names("neural"))

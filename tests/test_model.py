@@ -778,7 +778,7 @@ REFUSALS = {
     "initial array S": ({"initial": np.array(3)}, "initial state 3 is not one of the states 0 to 2"),
     "initial 0.5": ({"initial": 0.5}, "initial has shape (); a distribution over the states has shape (3,)"),
     "initial array 0.5": ({"initial": np.array(0.5)}, TypeError, "initial must be a state index or a distribution"),
-    "initial True": ({"initial": True}, TypeError, "initial must be a state index or a distribution, not a truth"),
+    "initial True": ({"initial": True}, TypeError, "initial must be a state index or a distribution, not a bool"),
     "initial np.True_": ({"initial": np.True_}, TypeError, "initial must be a state index or a distribution"),
     "initial array True": ({"initial": np.array(True)}, TypeError, "initial must be a state index or a distribution"),
     "initial string": ({"initial": "first"}, TypeError, "initial must hold real numbers, not dtype <U5"),

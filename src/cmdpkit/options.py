@@ -43,9 +43,12 @@ class Domain:
     choices: tuple[str, ...] = ()
 
 
-def option(default: Any, domain: Domain, help: str) -> Any:
-    """A dataclass field that is an option; with a default of None the method chooses the value."""
-    return field(default=default, metadata={"domain": domain, "help": help})
+def option(default: Any, domain: Domain, help: str, learners: tuple[str, ...] | None = None) -> Any:
+    """A dataclass field that is an option; with a default of None the method chooses the value.
+
+    `learners` restricts an option of a rule to some of the learners that the rule runs with.
+    """
+    return field(default=default, metadata={"domain": domain, "help": help, "learners": learners})
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,17 @@ class Option:
     default: Any
     domain: Domain
     help: str
+    learners: tuple[str, ...] | None = None  # None: all that the rule runs with
+
+    def serves(self, *learners: str) -> bool:
+        """Whether the option means something to one of the learners."""
+        return self.learners is None or bool(set(learners) & set(self.learners))
 
 
 def options_of(settings: type) -> dict[str, Option]:
     """The options that a settings class or a rule declares, by name."""
     declared: list[Field[Any]] = [f for f in fields(settings) if "domain" in f.metadata]
-    return {f.name: Option(f.name, _default(f), f.metadata["domain"], f.metadata["help"]) for f in declared}
+    return {f.name: Option(f.name, _default(f), **f.metadata) for f in declared}
 
 
 def _default(field: Field[Any]) -> Any:

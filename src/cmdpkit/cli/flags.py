@@ -67,11 +67,12 @@ def _is_option(line: ast.stmt) -> bool:
 def _option(line: Any) -> tuple[str, Option]:
     default, domain, text = line.value.args
     name = line.target.id
+    learners = {k.arg: ast.literal_eval(k.value) for k in line.value.keywords}.get("learners")
     try:
         value = ast.literal_eval(default)
     except ValueError:
         value = None  # a constant of the file: the help text need not show it
-    return name, Option(name, value, _domain(domain), ast.literal_eval(text))
+    return name, Option(name, value, _domain(domain), ast.literal_eval(text), learners)
 
 
 def _domain(node: Any) -> Domain:
@@ -90,7 +91,7 @@ def method_flags(*learners: str) -> list[click.Option]:
     declared: dict[str, Option] = {}
     for entry in catalogue():
         if set(learners) & set(entry.learners):
-            for name, each in entry.options.items():
+            for name, each in ((n, o) for n, o in entry.options.items() if o.serves(*learners)):
                 declared.setdefault(name, each)
                 takers.setdefault(name, []).append(entry.name)
                 if entry.name == "pmd-pd" and "exact" in learners:

@@ -16,7 +16,7 @@ from cmdpkit.evaluation.threads import in_blocks
 from cmdpkit.model import CMDP
 
 COMPILED = 100_000
-"""From this many nonzeros the compiled kernels pay for their import (measured: docs/design.md)."""
+"""From this many nonzeros the compiled kernels pay for their import (measured: docs/decisions.md)."""
 
 
 class Backup(NamedTuple):

@@ -56,10 +56,11 @@ def choose(
     """
     given = {name: value for name, value in options.items() if value is not None}
     entry = _entry(method, given, learner)
-    given = {name: value for name, value in given.items() if name != STEPS or STEPS in options_of(settings)}
-    own: Mapping[str, Any] = entry.options if isinstance(method, str) else {}
+    if _has_variants(method, learner):
+        given.pop(STEPS, None)  # it has selected the variant
+    own = {n: o for n, o in entry.options.items() if o.serves(learner)} if isinstance(method, str) else {}
     shared = _taken(settings, entry)
-    known = [name for name in (*own, *shared) if name != "schedule" or learner == "exact"]
+    known = [*own, *shared]
     for name in given:
         if name not in known:
             _refuse(name, entry, known, learner, general)
@@ -72,6 +73,10 @@ def choose(
     wanted = {n: v for n, v in presets.items() if n in options_of(settings)}
     wanted |= {n: v for n, v in given.items() if n in shared and n not in own}
     return Choice(entry, rule, validated(settings, wanted, constraints), given)
+
+
+def _has_variants(method: Any, learner: str) -> bool:
+    return isinstance(method, str) and len([m for m in variants(method) if learner in m.learners]) > 1
 
 
 def _refuse(name: str, entry: Method, known: list[str], learner: str, general: str) -> None:
@@ -98,7 +103,7 @@ def _entry(method: Any, given: Mapping[str, Any], learner: str) -> Method:
             f"method {method!r} does not run with the {learner} learner: it needs a model. "
             f"Choose one of {', '.join(names(learner))}"
         )
-    if len(found) == 1 or learner != "exact":
+    if not _has_variants(method, learner):
         return usable[0]
     fixed = [name for name in FIXED_ONLY if name in given]
     steps = given.get(STEPS, "fixed" if fixed else "growing")

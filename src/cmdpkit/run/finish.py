@@ -31,7 +31,7 @@ from cmdpkit.run.status import Status
 from cmdpkit.settings import TabularSettings
 
 NEIGHBOURHOOD = 3
-"""Macro steps of PMD-PD that `auto` takes before the exact finish (measured: docs/design.md)."""
+"""Macro steps of PMD-PD that `auto` takes before the exact finish (measured: docs/decisions.md)."""
 
 SMALL, TO_THE_END = 200, 1e-10
 """Up to this many states PMD-PD comes first, and the columns go on to this relative gap, which costs hardly more."""
