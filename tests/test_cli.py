@@ -592,7 +592,7 @@ def test_out_named_json_does_not_lose_the_policy(cmdpkit, tmp_path):
     """The result is written as .json beside the policy; under the same name it would be written over it."""
     run = cmdpkit("solve", "paper", "--out", tmp_path / "answer.json")
     assert run.code == 2
-    assert re.fullmatch(r"Error: .*answer\.json is where the policy goes \(\.npz\).*\n", run.err)
+    assert re.fullmatch(r"Error: .*answer\.json is the file of the policy \(\.npz\).*\n", run.err)
     assert not list(tmp_path.iterdir())
 
 
