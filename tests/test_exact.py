@@ -85,6 +85,11 @@ def test_rounding_is_taken_off_in_its_full_size():
     # one backup, those after it (γ/(1 − γ) of them), and the sum over five first states
     assert allowed >= (1.0 + 9.0 + 1.0) * least
     assert allowed <= 10.0 * (1.0 + 9.0 + 1.0) * least
+    # A limit of 1e6 is subtracted at the end, and may take the last digits of small values with it
+    large, zero = chain(0, limit=1e6), np.zeros(5)
+    found = backup.bellman(large, weights @ large.costs, zero, np.zeros(5, dtype=np.int32))
+    plain = float(large.initial @ found.values) + 0.9 / 0.1 * found.lowest - 0.3 * 1e6
+    assert plain - bounds.bound_from_backup(large, weights, zero, found) >= eps * 0.3e6
 
 
 def test_an_initial_distribution_that_sums_to_nearly_one():
