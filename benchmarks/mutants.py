@@ -394,8 +394,8 @@ MUTANTS: list[Mutant] = [
     ),
     *of(
         "exact/columns.py",
-        "certificate solve::test_closed_form solve::test_infeasible_models_are_proved_so",
-        ("if answer.bound > self.bound:", "if answer.bound > 2 * self.bound:", "better bounds are not kept"),
+        "exact certificate solve::test_closed_form solve::test_infeasible_models_are_proved_so",
+        ("if answer.bound > self.bound:", "if answer.bound > -np.inf:", "the last bound is kept, not the best"),
         (
             "y / y.sum(), answer.bound / y.sum()",
             "y / y.sum(), 2.0 * answer.bound / y.sum()",
