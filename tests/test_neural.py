@@ -655,6 +655,7 @@ def test_the_pull_to_the_anchor_by_hand():
 def test_critics_are_fitted_to_returns():
     """With smoothing 1 these are the discounted sums of what follows, whatever the critics said before."""
     learner = NeuralLearner(lambda: Corridor(limit=100), [1.0], num_envs=2, steps=9, hidden=[4], gamma=0.5)
+    learner.critics.returns.update(np.array([[-10.0, 5.0], [-12.0, 7.0]]))  # so that the critics say something
     fitted = []
     learner.critics.fit = lambda x, returns, rng: fitted.append(returns) or True
     rollout = learner.rollout()

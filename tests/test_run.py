@@ -10,6 +10,7 @@ from cmdpkit.certificates.rollouts import SimulationCertificate
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.files import load_arrays, save_arrays
 from cmdpkit.learners.exact import ExactLearner
+from cmdpkit.learners.plans import theorem_3
 from cmdpkit.model import Problem
 from cmdpkit.primal_dual import Iterate
 from cmdpkit.rules import GrowingPMDPD, View, Weights
@@ -23,6 +24,7 @@ from cmdpkit.run.recorder import ExactRecorder, Row, snapshot
 from cmdpkit.run.sampled import sampled_learner
 from cmdpkit.run.status import Status
 from cmdpkit.settings import Sampling, TabularSettings
+from cmdpkit.simulators import ModelSimulator
 from models import two_state
 
 LIMITS = (
@@ -231,6 +233,22 @@ def test_default_steps_from_samples():
 
     assert step("npg-pd") == pytest.approx(1.0 / 2.0)
     assert step("crpo") == pytest.approx(1.0 / 8.0)
+
+
+def test_the_theorem_ends_no_later_than_it_is_told_to():
+    """Its K macro steps, or fewer where that is asked for."""
+    limits = [ck.AtMost([[0.0, 1.0]], 1.0)]
+    cmdp = ck.CMDP(np.ones((1, 2, 1)), reward=[[0.0, 1.0]], constraints=limits, gamma=0.5)
+    simulator, sampling = ModelSimulator(cmdp), Sampling(schedule="theory", epsilon=0.5)
+    choice = with_start(choose("pmd-pd", {}, "sampled", TabularSettings, 1), cmdp)
+    theorem = theorem_3(simulator, sampling, 1.0)
+    assert theorem.macro_steps > 3
+    for most, expected in ((None, theorem.macro_steps), (3, 3), (10**9, theorem.macro_steps)):
+        budget = Budget(most)
+        learner, chosen = sampled_learner(simulator, choice, sampling, None, budget, 1.0)
+        assert budget.max_iterations == expected
+        assert (learner.step, learner.alpha) == (theorem.schedule.step, theorem.schedule.alpha)
+        assert chosen.rule.inner_steps == theorem.schedule.inner_steps
 
 
 def test_the_entropy_bonus_leaves_room_for_a_proof():
