@@ -46,10 +46,18 @@ def test_a_training_result_by_hand(tmp_path):
         np.testing.assert_array_equal(result.history["multipliers"][0], [0.0])
 
 
+class Late(Two):
+    """Shows the time, and charges the last two steps only: reward and cost ask for different policies."""
+
+    def step(self, action):
+        _, reward, ended, cut, _ = super().step(action)
+        return np.full(1, 0.2 * self.time, np.float32), reward, ended, cut, {"cost": float(action and self.time > 3)}
+
+
 def test_training_begins_without_multipliers():
     """λ₀ = 0 as in the paper's experiment, also where a limit is slack and the rule would begin with −η′V."""
-    result = ck.train(Two, limits=[4.0], iterations=3, eta_dual=0.5, inner_steps=1, seed=2, **SMALL)
-    learner, rule = NeuralLearner(Two, [4.0], seed=2, **SMALL), PMDPD(0.5)
+    result = ck.train(Late, limits=[4.0], iterations=3, eta_dual=0.5, inner_steps=1, seed=2, **SMALL)
+    learner, rule = NeuralLearner(Late, [4.0], seed=2, **SMALL), PMDPD(0.5)
     own = rule.start(learner.look())
     assert own.multipliers[0] > 0.1
     for _ in zip(range(3), primal_dual(learner, rule, own._replace(multipliers=np.zeros(1))), strict=False):
