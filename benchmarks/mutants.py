@@ -1071,7 +1071,7 @@ MUTANTS: list[Mutant] = [
     ),
     *of(
         "cli/flags.py",
-        "cli::test_every_option_reaches_the_solver",
+        "cli::test_one_number_serves_all_constraints_and_several_are_one_each",
         ('numbers if "," in value else numbers[0]', "numbers", "one number becomes a list"),
     ),
 ]
