@@ -101,6 +101,8 @@ def test_feasible_and_optimal_measure_what_they_say():
     assert greedy.objective == pytest.approx(2.0 / 0.19)
     assert greedy.bound == pytest.approx(10.0 + 0.1 * 2.0)
     assert not greedy.feasible(1e-6)
+    assert greedy.gap < 0.05
+    assert not greedy.optimal(0.05)  # near the bound, but far outside the limit
     timid = ck.certify(cmdp, [[1.0, 0.0], [1.0, 0.0]])
     assert timid.feasible(0.0)
     assert timid.gap == pytest.approx(0.2 / 10.0)

@@ -857,6 +857,17 @@ def test_every_option_reaches_the_solver(cmdpkit, tmp_path, method, options, und
     assert [c["multiplier"] for c in run.json["constraints"]] == truth.multipliers.tolist()
 
 
+def test_one_number_serves_all_constraints_and_several_are_one_each(cmdpkit):
+    """A model with two constraints: 0.5 is the same as 0.5,0.5, and three numbers are too many."""
+    assert ck.problems.garnet().num_constraints == 2
+    line = ("solve", "garnet", "--method", "npg-pd", "--max-iterations", 2, "--tol", 0, "--json", "--eta-dual")
+    one, two, other, three = (cmdpkit(*line, text) for text in ("0.5", "0.5,0.5", "0.5,9.0", "0.5,0.5,0.5"))
+    assert one.code == two.code == other.code == 1
+    assert one.json["constraints"] == two.json["constraints"] != other.json["constraints"]
+    assert three.code == 2
+    assert "each of the 2 constraints" in three.err
+
+
 def test_the_run_of_the_paper(cmdpkit):
     flags = ("--step", 1, "--eta-dual", 1, "--max-iterations", 300, "--tol", 0)
     run = cmdpkit("solve", "paper", "--method", "pmd-pd", *flags, "--json")

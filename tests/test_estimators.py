@@ -9,6 +9,7 @@ import cmdpkit as ck
 from cmdpkit.evaluation.patience import Stopped
 from cmdpkit.learners import estimators
 from cmdpkit.learners.estimators import Meter, Pooled, Rollouts
+from cmdpkit.learners.exact import ExactLearner
 from cmdpkit.learners.plans import ByTheorem, Practical, cost_bounds, rollout_horizon
 from cmdpkit.learners.sampled import SampledLearner
 from cmdpkit.rules import Weights
@@ -148,6 +149,18 @@ def test_a_learner_looks_again_after_a_step():
     # a step so large leaves the cheapest way only: 0 → 1 → 0, as above
     assert learner.look().objective == pytest.approx(2.25, rel=1e-6)
     assert learner.samples == learner.estimator.meter.samples == 3 + 4 * 3 + 3
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.7, 3.0])
+def test_inner_steps_are_those_of_the_exact_learner(alpha):
+    """A pooled estimate of a model without chance is exact: α weighs both the pull and the divergence ahead."""
+    P = np.eye(2)[FOLLOWING]
+    cmdp = ck.CMDP(P, cost=COSTS[0], constraints=[ck.AtMost(COSTS[1], LIMIT)], gamma=GAMMA, initial=0)
+    exact = ExactLearner(cmdp, POLICY, step=0.3, inner_steps=4, alpha=alpha)
+    learner = SampledLearner(Pooled(deterministic(), 1, 1, Meter(0)), POLICY, 0.3, 4, alpha)
+    for one in (exact, learner):
+        assert one.improve(Weights(1.0, np.array([2.0]))) == 4
+    np.testing.assert_allclose(learner.policy.log_probabilities, exact.policy.log_probabilities, rtol=1e-10)
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------

@@ -11,12 +11,13 @@ import cmdpkit as ck
 from cmdpkit.evaluation import backup, bounds, kernels
 from cmdpkit.evaluation.system import PolicySystem
 from cmdpkit.exact import linprog
+from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.least_squares import nonnegative_least_squares
 from cmdpkit.exact.local import Blend, LocalDual, Viewpoint
 from cmdpkit.exact.master import best_mixture, level_point
 from cmdpkit.exact.mdp import minimise
 from cmdpkit.exact.slater import least_miss
-from models import random_model
+from models import random_model, two_state
 
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
@@ -86,6 +87,11 @@ def test_rounding_is_taken_off_in_its_full_size():
     # one backup, those after it (γ/(1 − γ) of them), and the sum over five first states
     assert allowed >= (1.0 + 9.0 + 1.0) * least
     assert allowed <= 10.0 * (1.0 + 9.0 + 1.0) * least
+    # A limit of 1e6 is subtracted at the end, and may take the last digits of small values with it
+    large, zero = chain(0, limit=1e6), np.zeros(5)
+    found = backup.bellman(large, weights @ large.costs, zero, np.zeros(5, dtype=np.int32))
+    plain = float(large.initial @ found.values) + 0.9 / 0.1 * found.lowest - 0.3 * 1e6
+    assert plain - bounds.bound_from_backup(large, weights, zero, found) >= eps * 0.3e6
 
 
 def test_an_initial_distribution_that_sums_to_nearly_one():
@@ -143,10 +149,10 @@ def test_compiled_kernels_do_what_numpy_does(columns):
 # -- small programs ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(40), 546, 5118, 5470, 6590, 6942, 10250])  # the last take back several at once
 def test_least_squares_against_scipy(seed):
     rng = np.random.default_rng(seed)
-    m, n = int(rng.integers(1, 8)), int(rng.integers(1, 8))
+    m, n = int(rng.integers(1, 12)), int(rng.integers(1, 12))
     matrix, target = rng.normal(size=(m, n)), rng.normal(size=m)
     ours, theirs = nonnegative_least_squares(matrix, target), nnls(matrix, target)[0]
     assert (ours >= 0.0).all()
@@ -207,6 +213,34 @@ def test_the_local_dual_predicts_the_greedy_policy():
 def test_a_blend_adds_up_where_its_parts_agree():
     blend = Blend([np.array([0, 1]), np.array([0, 2]), np.array([1, 1])], np.array([0.5, 0.3, 0.2]))
     np.testing.assert_allclose(blend.probabilities(3), [[0.8, 0.2, 0.0], [0.0, 0.7, 0.3]])
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_best_bound_is_kept_whatever_is_asked_later():
+    """G(λ) of the two-state model is −10.2 at 0.1 and less elsewhere."""
+    search = ColumnSearch(two_state(0.9, 2.0))
+    for lam in (0.0, 0.1, 1.0, 0.05):
+        search.ask_bound(np.array([lam]))
+    assert search.bound == pytest.approx(-10.2, rel=1e-9)
+    np.testing.assert_array_equal(search.multipliers, [0.1])
+    assert search.oracle_calls == 4
+
+
+def test_policies_are_mixed_by_their_occupancies():
+    """Never and always the risk: their mixture has the average values, and visits the repair in between."""
+    cmdp = two_state(0.9, 2.0)
+    search = ColumnSearch(cmdp)
+    for choice in ([0, 0], [1, 0]):
+        values = ck.evaluate(cmdp, np.eye(2)[choice])
+        search.add(np.array(choice), np.array([-values.objective, values.constraint_values[0] - 2.0]))
+    assert search._price()
+    # 2 of at most 1/0.19 discounted uses: weights 1 − 0.38 and 0.38
+    np.testing.assert_allclose(search.mixture.weights, [0.62, 0.38], rtol=1e-9)
+    mixed = ck.evaluate(cmdp, search.policy())
+    assert mixed.objective == pytest.approx(0.62 * 10.0 + 0.38 * 2.0 / 0.19)
+    assert mixed.constraint_values[0] == pytest.approx(2.0)
 
 
 # -- linear programs ---------------------------------------------------------------------------------------------------

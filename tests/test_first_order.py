@@ -56,6 +56,15 @@ def test_npgpd_is_capped():
     assert result.history.multipliers.max() == 0.3
 
 
+def test_the_default_cap_grows_with_the_costs():
+    """2 max(1, |c_0|) / ((1 − γ) ξ): no use at all leaves the whole limit as the margin ξ."""
+    for reward, limit, cap in ((0.5, 1.0, 4.0), (10.0, 1.0, 40.0), (10.0, 0.25, 160.0)):
+        constraints = [ck.AtMost([[0.0, 2.0]], limit)]
+        cmdp = ck.CMDP(np.ones((1, 2, 1)), reward=[[0.0, reward]], constraints=constraints, gamma=0.5)
+        view = ExactLearner(cmdp, ck.TabularPolicy.uniform(1, 2)).look()
+        assert view.multiplier_bound() == pytest.approx(cap, rel=1e-6)
+
+
 def test_crpo_first_steps_by_hand():
     # V₁(π₀) = 1 > 0: a step on c, log-odds −0.25·2 = −0.5, V_c = 4·logistic(−0.5) = 1.51 > 1: again on c.
     # log-odds −1: V_c = 1.08: again. −1.5: V_c = 0.73 ≤ 1: now on the reward, back to −1.5 + 0.25·2 = −1.

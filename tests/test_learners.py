@@ -9,7 +9,7 @@ from cmdpkit.learners.exact import ExactLearner
 from cmdpkit.learners.neural.learner import NeuralLearner
 from cmdpkit.learners.plans import Practical
 from cmdpkit.learners.sampled import SampledLearner
-from cmdpkit.learners.tabular import within_radius
+from cmdpkit.learners.tabular import above_floor, within_radius
 from cmdpkit.rules.base import Weights
 from cmdpkit.simulators import ModelSimulator
 
@@ -112,6 +112,8 @@ def test_radius_bounds_the_divergence(name, radius):
     assert np.abs(change).max() > 0.0
     found = divergence(learner, learner.policy)
     assert 0.3 * radius <= found <= radius * (1.0 + 1e-9)
+    if name in TABULAR:  # which find the boundary by bisection: of the mean (exact), or of the largest (sampled)
+        assert found == pytest.approx(radius, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", TABULAR)
@@ -185,3 +187,11 @@ def test_a_stale_view_is_refused():
     learner.improve(Weights(1.0, np.zeros(1)))
     with pytest.raises(RuntimeError, match="of an earlier policy"):
         view.response(np.zeros(1), 1.0)
+
+
+def test_no_probability_falls_below_the_floor():
+    """What is above it stays, bit for bit; what is below is raised to it."""
+    inside = ck.TabularPolicy.from_log([[0.0, -699.0]])
+    assert above_floor(inside, -700.0) is inside
+    raised = above_floor(ck.TabularPolicy.from_log([[0.0, -5000.0], [0.0, 0.0]]), -700.0).log_probabilities
+    np.testing.assert_allclose(raised, [[0.0, -700.0], np.log([0.5, 0.5])], rtol=1e-15)

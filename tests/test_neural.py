@@ -655,6 +655,7 @@ def test_the_pull_to_the_anchor_by_hand():
 def test_critics_are_fitted_to_returns():
     """With smoothing 1 these are the discounted sums of what follows, whatever the critics said before."""
     learner = NeuralLearner(lambda: Corridor(limit=100), [1.0], num_envs=2, steps=9, hidden=[4], gamma=0.5)
+    learner.critics.returns.update(np.array([[-10.0, 5.0], [-12.0, 7.0]]))  # so that the critics say something
     fitted = []
     learner.critics.fit = lambda x, returns, rng: fitted.append(returns) or True
     rollout = learner.rollout()
@@ -692,3 +693,44 @@ def test_a_state_holds_what_the_learner_knows():
         np.testing.assert_array_equal(state[name], tensor.numpy())
     np.testing.assert_array_equal(state["critics_second"], learner.critics.second.numpy())
     np.testing.assert_array_equal(state["returns_mean"], learner.critics.returns.mean)
+
+
+class Coin(gymnasium.Env):
+    """Ten steps; action 1 earns 1 and costs 1."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    seeds: list = []  # noqa: RUF012 - of all resets, in order
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.seeds.append(seed)
+        self.time = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        return np.zeros(1, np.float32), float(action), self.time == 10, False, {"cost": float(action)}
+
+
+def test_no_generator_of_a_training_run_or_its_certificate_is_made_twice(monkeypatch):
+    made, make = [], np.random.default_rng
+
+    def default_rng(seed=None):
+        if isinstance(seed, list):
+            made.append(tuple(seed))
+        return make(seed)
+
+    monkeypatch.setattr(np.random, "default_rng", default_rng)
+    Coin.seeds.clear()
+    learner = NeuralLearner(Coin, [4.0], seed=7, num_envs=3, steps=10, hidden=[4])
+    for _ in range(3):
+        learner.improve(Weights(1.0, np.zeros(1)))
+    learner.look()
+    trained = len(Coin.seeds)
+    assert trained == 4 * 3  # three rollouts and the one that `look` drew, of three environments each
+    ck.certify_on_episodes(Coin, learner.policy, [4.0], episodes=9, steps=10, num_envs=3, seed=7)
+    assert len(made) == len(set(made)) == 1 + 4 + 3 + 3  # the start, rollouts, regressions, batches of episodes
+    # The seeds of the environments follow from them, and differ as well
+    assert len(Coin.seeds) == len(set(Coin.seeds)) == trained + 9
