@@ -29,7 +29,9 @@ class PMDPD:
     eta_dual: float | Array | None = option(
         None, POSITIVE_EACH, "Dual step; the scale of the model decides by default."
     )
-    schedule: str | None = option(None, choice("theory"), "Use the parameters of the theorems.")
+    schedule: str | None = option(
+        None, choice("theory", "paper"), "Use the parameters of the theorems, as corrected or as the paper prints them."
+    )
     inner_steps: Callable[[Array], int] | None = None  # t_k as a function of λ_k: Theorem 1
 
     def start(self, view: View) -> State:
