@@ -31,7 +31,8 @@ from cmdpkit.policy import TabularPolicy
 from cmdpkit.primal_dual import Iterate, primal_dual
 from cmdpkit.problems import garnet, paper, two_queues
 from cmdpkit.rules.base import State, View, Weights
-from cmdpkit.rules.growing import GROWTH, GrowingPMDPD, ImplicitDual
+from cmdpkit.rules.growing import GROWTH, GrowingPMDPD
+from cmdpkit.rules.implicit_dual import ImplicitDual
 from cmdpkit.rules.pmd_pd import PMDPD
 from cmdpkit.solver import solve
 
@@ -112,7 +113,7 @@ class ImplicitFixed:
         return State(np.zeros(view.values.size))
 
     def propose(self, state: State, view: View) -> tuple[Weights, State]:
-        lam = ImplicitDual(view, self.step, state.multipliers, self.eta_dual).maximise()
+        lam, _ = ImplicitDual(view, self.step, state.multipliers, self.eta_dual).maximise()
         return Weights(1.0, lam, step=self.step), State(lam)
 
     def observe(self, state: State, view: View) -> State:

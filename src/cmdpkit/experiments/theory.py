@@ -163,8 +163,9 @@ def _plot_alpha(axis: Any, data: dict[str, Array]) -> None:
         chosen = data["schedule"] == schedule
         for models, line in (("one state", "o-"), ("random", "x:")):
             label = f"{SCHEDULES[schedule]}; {'one state' if models == 'one state' else 'random models'}"
-            ratio = np.where(data[models] > 0.0, data[models], np.nan)
-            axis.semilogy(data["gamma"][chosen], ratio[chosen], line, color=colour, ms=4, label=label)
+            shown = chosen & (data[models] > 0.0)
+            if shown.any():  # with one state the corrected constant has a gap below zero
+                axis.semilogy(data["gamma"][shown], data[models][shown], line, color=colour, ms=4, label=label)
     axis.axhline(1.0, color=COLOURS["bound"], label="bound of Theorem 1")
     axis.set(xlabel="γ", title=f"gap / its bound, largest for K ≤ {ALPHA_STEPS}")
     axis.legend(fontsize=8)
