@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import cmdpkit as ck
+from cmdpkit.experiments import growing_bounds
 from cmdpkit.learners import ExactLearner
 from cmdpkit.learners.tabular import LOWEST_LOG_PROBABILITY
 from cmdpkit.primal_dual import primal_dual
@@ -216,3 +217,36 @@ def test_ordinary_models_are_not_slowed_down(monkeypatch):
             free = ck.solve(make(), "pmd-pd")
         assert guarded.iterations == free.iterations
         np.testing.assert_array_equal(guarded.history.objective, free.history.objective)
+
+
+# -- what `cmdpkit reproduce adaptive` draws ---------------------------------------------------------------------------
+
+
+BOUNDED = {
+    "paper": ck.problems.paper,
+    "random": lambda: random_model(8, constraints=3),
+    "hard": lambda: hard_model(CYCLES)[0],
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_errors_lie_below_the_bounds_of_theorem_a(name):
+    """Gap, violation and certified gap against the a-posteriori bounds (a), (b), (c), at every accepted step."""
+    rows = list(growing_bounds.measured(BOUNDED[name](), 14))
+    assert len(rows) >= 5
+    for _, gap, gap_bound, violation, violation_bound, certified, certified_bound in rows:
+        assert gap <= gap_bound * (1.0 + 1e-9) + 1e-9
+        assert violation <= violation_bound * (1.0 + 1e-9) + 1e-9
+        assert certified <= certified_bound * (1.0 + 1e-9) + 1e-9
+    assert name == "hard" or rows[-1][6] < 0.05 * rows[0][6]  # on hard models the first steps measure large errors
+
+
+def test_the_parabola_of_theorem_b():
+    """log₃|V| has second differences of −1 in the mean; in double precision the run follows the same numbers."""
+    cmdp = growing_bounds.small_instance()
+    logs = np.array(growing_bounds.extended(cmdp, 20))
+    curvature = (logs[4:] - 2.0 * logs[2:-2] + logs[:-4]) / (4.0 * np.log10(3.0))
+    np.testing.assert_allclose(curvature[-4:], -1.0, atol=0.02)
+    history = ck.solve(cmdp, "pmd-pd", tol=0.0, max_iterations=9).history
+    values = np.abs(history.constraint_values[:, 0] - cmdp.limits[0])
+    np.testing.assert_allclose(np.log10(values), logs[:9], rtol=0.02)

@@ -121,7 +121,7 @@ def errors(state: State, view: View) -> tuple[float, float]:
 
 def allowed_error(state: State, gamma: float) -> float:
     # e = (100/(1 − γ) + ‖λ_0‖_*) / (1 + n)^1.1 after n reductions of the steps: summable, and its root is not
-    return (ALLOWED / (1.0 - gamma) + state.size) / float(1 + state.reductions) ** 1.1
+    return float((ALLOWED / (1.0 - gamma) + state.size) / (1 + state.reductions) ** 1.1)
 
 
 def _dual_norm(state: State, lam: Array) -> float:
