@@ -384,7 +384,7 @@ def test_a_second_ctrl_c_keeps_what_was_learned(monkeypatch):
 def test_the_constants_of_theorem_3_by_hand():
     """γ = 0.5, m = 1, A = 2, ξ = 1, η′ = 1: every number written out."""
     theorem = Theorem3(gamma=0.5, constraints=1, states=3, actions=2, epsilon=0.1, delta=0.1, xi=1.0)
-    alpha = 2.0 * 0.25 / 0.125
+    alpha = 2.0 / 0.125
     start = alpha * math.log(2.0) / 0.5 + 1.0 + 2.0 / 1.5 + 4.0
     y, q, largest = 2.0 * start, 6.0 / 0.25 + 4.0 / 0.125, 4.0
     inside = start + 2.0 + y + (6.0 + 1.0 + largest)
@@ -432,6 +432,27 @@ def test_theorem_3_keeps_its_promise(seed):
     steps = result.history["inner_steps"]
     before = np.append(0.0, result.history["multipliers"][:-1, 0])
     assert [theorem.schedule.inner_steps(np.array([lam])) for lam in before[1:]] == list(steps[1:])
+
+
+def test_theorem_3_without_a_future():
+    """γ = 0: every rollout is one step, and the paper's own α would be zero."""
+    limits = [ck.AtMost([[-1.0, 1.0]], 0.0)]
+    cmdp = ck.CMDP(np.ones((1, 2, 1)), cost=[[1.0, -0.5]], constraints=limits, gamma=0.0)
+    result = ck.solve(cmdp, sampling=ck.Sampling(schedule="theory", epsilon=1.0, confidence=0.9), seed=1)
+    mixture = ck.evaluate(cmdp, result.average_policy)
+    assert mixture.objective - ck.solve(cmdp).objective <= 1.0
+    assert mixture.constraint_values[0] <= 1.0
+    assert set(result.history["inner_steps"]) == {1}
+    with pytest.raises(ValueError, match="schedule='theory'"):
+        ck.solve(cmdp, sampling=ck.Sampling(schedule="paper", epsilon=1.0))
+
+
+def test_the_printed_constant_is_an_option_of_sampling():
+    theorem = [
+        theorem_3(as_simulator(small_instance()), ck.Sampling(schedule=schedule, epsilon=1.0), 0.4).schedule
+        for schedule in ("theory", "paper")
+    ]
+    assert theorem[1].alpha == pytest.approx(0.01 * theorem[0].alpha)
 
 
 def test_theorem_3_on_a_real_model_stops_at_the_budget():

@@ -106,7 +106,8 @@ class Sampling:
             Geometric(1 − γ) number of steps, undiscounted and unbiased; or "pooled", not in the paper: all transitions
             drawn so far form an empirical model, each step adds `rollouts` transitions per pair, and the values solve
             the model's equations. That takes far fewer transitions, and memory to keep them.
-        schedule: "theory" sets the macro steps and all of the above as in Theorem 3 (pmd-pd and "truncated" only).
+        schedule: "theory" sets the macro steps and all of the above as in Theorem 3 (pmd-pd and "truncated" only);
+            "paper" does so with the α that the paper prints, which is too small for small γ (docs/theory.md).
         epsilon, confidence: parameters of the theorem: gap and violation are at most epsilon with this confidence.
         slater: the theorem's ξ, the margin by which all limits can be met; computed when a `CMDP` is given.
         certificate_rollouts: fresh rollouts for the certificates of a simulator's result.
@@ -123,7 +124,7 @@ class Sampling:
     value_rollouts: int = option(1_000, WHOLE, "Rollouts from the initial distribution per step.")
     horizon: int | None = option(None, WHOLE, "Steps per rollout; by default the smallest with gamma^steps <= 0.01.")
     estimator: str = option("truncated", choice(*ESTIMATORS), "Method by which values are estimated.")
-    schedule: str | None = option(None, choice("theory"), "Use the parameters of Theorem 3.")
+    schedule: str | None = option(None, choice("theory", "paper"), "Use the parameters of Theorem 3.")
     epsilon: float | None = option(None, POSITIVE, "Theorem 3: accuracy to reach.")
     confidence: float = option(0.95, CONFIDENCE, "Confidence of Theorem 3 and of the certificates.")
     slater: float | None = option(None, POSITIVE, "Theorem 3: margin by which all limits can be met.")
@@ -149,6 +150,8 @@ class Sampling:
         fixed = ("estimator", "horizon", "rollouts", "value_rollouts")
         given = [name for name in fixed if getattr(self, name) != getattr(plain, name)]
         if given:
-            raise ValueError(f"schedule='theory' sets {given[0]} itself (with the truncated estimator); leave it out")
+            raise ValueError(
+                f"schedule={self.schedule!r} sets {given[0]} itself (with the truncated estimator); leave it out"
+            )
         if self.epsilon is None:
-            raise ValueError("schedule='theory' needs a positive epsilon, the accuracy to reach")
+            raise ValueError(f"schedule={self.schedule!r} needs a positive epsilon, the accuracy to reach")

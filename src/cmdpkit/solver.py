@@ -170,10 +170,11 @@ def _choice(cmdp: CMDP, method: Any, options: dict[str, Any]) -> tuple[Choice | 
         raise ValueError(
             f"method {method!r} ignores constraints, but the model has {cmdp.num_constraints}; use 'pmd-pd' or 'auto'"
         )
-    if getattr(choice.rule, "schedule", None) == "theory":
+    schedule = getattr(choice.rule, "schedule", None)
+    if schedule is not None:
         clash = [other for other in ("step", "alpha", "inner_steps") if rest.get(other) is not None]
         if clash:
-            raise ValueError(f"schedule='theory' sets {clash[0]!r} itself; leave it out")
+            raise ValueError(f"schedule={schedule!r} sets {clash[0]!r} itself; leave it out")
     choice = with_start(choice, cmdp)
     return choice, validated(ZeroSettings, {n: v for n, v in options.items() if n in own}).xi if own else None
 
@@ -289,7 +290,7 @@ def _solve_by_samples(
     if max_iterations is None and not sampling.schedule:
         max_iterations = SAMPLED_ITERATIONS
     slater = sampling.slater
-    if sampling.schedule == "theory" and slater is None and isinstance(model, CMDP) and model.num_constraints:
+    if sampling.schedule and slater is None and isinstance(model, CMDP) and model.num_constraints:
         slater = slater_margin(model)
     with _progress_bar(progress, choice.name, max_iterations, callback, time_left=True) as watch:
         allowed = Budget(max_iterations, time_limit, watch, transitions)
@@ -307,9 +308,9 @@ def _sampled_choice(model: CMDP | Simulator, method: Any, sampling: Any, options
     if options.get("schedule") is not None:
         raise ValueError("with samples the schedule is set by Sampling(schedule='theory', epsilon=...)")
     choice = choose(method, options, "sampled", TabularSettings, model.num_constraints, GENERAL)
-    if sampling.schedule == "theory":
+    if sampling.schedule:
         if choice.name != "pmd-pd":
-            raise ValueError(f"schedule='theory' is Theorem 3, which holds for pmd-pd, not for {choice.name}")
+            raise ValueError(f"schedule={sampling.schedule!r} is Theorem 3, of pmd-pd, not of {choice.name}")
         if choice.given:
             raise ValueError(f"Theorem 3 sets {next(iter(choice.given))!r} itself or fixes it; leave it out")
     return with_start(choice, model)

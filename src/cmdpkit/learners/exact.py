@@ -59,6 +59,8 @@ class ExactLearner:
         self._scales = reference_span(cmdp.spans)
         self._values: Array | None = None  # the last values, as a first guess
         self._visits: StateArray | None = None
+        self._anchor = policy  # of the last step
+        self.log_normaliser: StateArray | None = None  # ℓ of the last step, where it was a plain mirror step
         self.move_to(policy)
 
     def move_to(self, policy: TabularPolicy) -> None:
@@ -80,10 +82,14 @@ class ExactLearner:
         return ExactView(self._objective, self._v, self._scales, self.cmdp.gamma, self, self.policy)
 
     def improve(self, weights: Weights) -> int:
-        """t_k steps of regularised natural gradient on c̃, anchored at the current policy (eq. npg-entropy)."""
+        """t_k steps of regularised natural gradient on c̃, anchored as `weights.anchor` says (eq. npg-entropy)."""
         self.accuracy = 0.0 if weights.accuracy is None else weights.accuracy
+        if weights.anchor == "return":
+            self.move_to(self._anchor)
         self.policy = above_floor(self.policy, self.floor)
-        anchor = (self.fixed_anchor or self.policy).log_probabilities
+        if weights.anchor != "keep":
+            self._anchor = self.policy
+        anchor = (self.fixed_anchor or self._anchor).log_probabilities
         # c̃ = w_0 c_0 + Σ w_i c_i                                                        (eq. tilde-c)
         mix = np.array([weights.objective, *weights.constraints])
         cost = (mix @ self.cmdp.costs).reshape(self._tables.shape[1:])
@@ -92,18 +98,24 @@ class ExactLearner:
         step = self.step if weights.step is None else weights.step
         for t in range(1, steps + 1):
             before = self.policy.log_probabilities
-            direction = self._direction(cost, anchor, step, guess)
+            direction, values = self._direction(cost, anchor, step, guess)
             policy = TabularPolicy.softmax(before - step * direction)
+            # log π′ = log π_k − step (c̃ + γPṼ) + step Ṽ − ℓ: any action tells ℓ, if step · α = 1 or t = 1
+            first = before[:, 0] - step * direction[:, 0] - policy.log_probabilities[:, 0]
+            self.log_normaliser = first + step * values if self.natural else None
             if weights.radius is not None:
                 policy = within_radius(self.policy, policy, weights.radius, self.state_visits)
+                self.log_normaliser = None
             self.move_to(policy)
             # A long inner loop often reaches its fixed point early; further steps would only change the last bits.
             if 2 < t < steps and _within_rounding(before, self.policy.log_probabilities):
                 break
         return steps
 
-    def _direction(self, cost: PairTable, anchor: PairTable, step: float, guess: StateArray | None) -> PairTable:
-        """The direction to descend in log π: the soft action values, or the plain gradient."""
+    def _direction(
+        self, cost: PairTable, anchor: PairTable, step: float, guess: StateArray | None
+    ) -> tuple[PairTable, StateArray]:
+        """The direction to descend in log π (the soft action values, or the plain gradient), and the soft values."""
         pi, log_pi = self.policy.probabilities, self.policy.log_probabilities
         alpha = (1.0 / step if step else 0.0) if self.alpha is None else self.alpha
         to_anchor = alpha * (log_pi - anchor)
@@ -118,7 +130,7 @@ class ExactLearner:
         if not self.natural:
             # ∂Ṽ_α/∂θ(s, a) = x(s) π(a|s) (Q̃(s, a) − Ṽ(s)), with the soft action value Q̃ in `direction`
             direction = self.occupancy * (direction - values[:, None])
-        return direction
+        return direction, values
 
     def state_values(self) -> Array:
         """V_i(s) of all costs i = 0..m, as (S, m + 1)."""
@@ -133,9 +145,21 @@ class ExactLearner:
         """A_i(s, a) = Q_i(s, a) − V_i(s) of all costs i = 0..m, as (S·A, m + 1)."""
         return advantages(self.cmdp, self.state_values())
 
+    def divergence_from_anchor(self) -> float:
+        """Σ_s x(s) Σ_a π(a|s) log(π/π_k)(a|s) for the anchor π_k of the last step."""
+        to_anchor = self.policy.log_probabilities - self._anchor.log_probabilities
+        return float((self.occupancy * to_anchor).sum())
+
+    def anchor_advantages(self) -> Array:
+        """(S, A) advantages of the cost log(π/π_k), whose value K is the discounted divergence from the anchor."""
+        to_anchor = above_floor(self.policy, self.floor).log_probabilities - self._anchor.log_probabilities
+        values = self._system.state_values((self.policy.probabilities * to_anchor).sum(axis=1))
+        return np.asarray(to_anchor + look_ahead(self.cmdp, values).reshape(to_anchor.shape) - values[:, None])
+
     def state(self) -> dict[str, Any]:
         state = {
             "log_probabilities": self.policy.log_probabilities,
+            "anchor": self._anchor.log_probabilities,
             "visits": self.state_visits,
             "accuracy": self.accuracy,
             "plan": self._plan.method or "",
@@ -146,6 +170,7 @@ class ExactLearner:
     def restore(self, state: dict[str, Any]) -> None:
         self.accuracy, self._plan = float(state["accuracy"]), Plan(str(state["plan"]) or None)
         self.policy = TabularPolicy.stored(state["log_probabilities"])
+        self._anchor = TabularPolicy.stored(state["anchor"])
         self._system = PolicySystem(self.cmdp, self.policy.probabilities, plan=self._plan)
         # Visits and values are restored: an iterative solver need not reproduce the last bits.
         self._visit(np.asarray(state["visits"]))
@@ -174,7 +199,13 @@ class ExactView(View):
         return above_floor(self.policy, self.learner.floor).log_probabilities
 
     @cached_property
-    def _logits(self) -> dict[float, PairTable]:
+    def _from_anchor(self) -> PairTable:
+        """log π_k − γPK + K = log π − A_K, with K(s) the divergence from the anchor: where a step from it starts."""
+        assert self.learner is not None
+        return np.asarray(self._log_pi - self.learner.anchor_advantages())
+
+    @cached_property
+    def _logits(self) -> dict[tuple[float, bool], PairTable]:
         return {}  # log π − step · A_0 of the last step requested
 
     @cached_property
@@ -185,14 +216,30 @@ class ExactView(View):
     def _scaled_values(self) -> ConstraintArray:
         return np.asarray(self.units * self.values)
 
-    def response(self, prices: ConstraintArray, step: float) -> MirrorResponse:
-        if step not in self._logits:
+    def response(self, prices: ConstraintArray, step: float, keep_anchor: bool = False) -> MirrorResponse:
+        key = (step, keep_anchor)
+        if key not in self._logits:
             self._logits.clear()
-            self._logits[step] = self._log_pi - step * self._advantages[:, 0].reshape(self._log_pi.shape)
+            start = self._from_anchor if keep_anchor else self._log_pi
+            self._logits[key] = start - step * self._advantages[:, 0].reshape(start.shape)
         assert self.learner is not None
         return MirrorResponse(
-            self._logits[step], self._scaled, self._scaled_values, self.learner.state_visits, prices, step
+            self._logits[key], self._scaled, self._scaled_values, self.learner.state_visits, prices, step
         )
+
+    @property
+    def visit_error(self) -> float:
+        assert self.learner is not None
+        level = self.learner.log_normaliser
+        if level is None:
+            return super().visit_error
+        # max_s ℓ(s)/(1 − γ) − Σ_s x(s) ℓ(s), as Σ_s x(s) = 1/(1 − γ)
+        return float(self.learner.state_visits @ (level.max() - level))
+
+    @property
+    def divergence(self) -> float:
+        assert self.learner is not None
+        return self.learner.divergence_from_anchor()
 
     def greedy_gain(self, multipliers: ConstraintArray) -> float:
         assert self.learner is not None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.rules.theory import Theorem3
+from cmdpkit.rules.theory import Theorem3, check_alpha
 from cmdpkit.settings import Sampling
 from cmdpkit.simulators import Simulator
 
@@ -62,8 +62,7 @@ def cost_bounds(simulator: Simulator) -> tuple[Array, Array]:
 
 def theorem_3(simulator: Simulator, sampling: Sampling, slater: float | None) -> Theorem3:
     """Theorem 3 for a simulator; raises an error if its assumptions do not hold."""
-    if simulator.num_constraints == 0 or simulator.gamma == 0.0:
-        raise ValueError("the theorem needs at least one constraint and gamma > 0")
+    check_alpha(simulator.num_constraints, simulator.gamma, sampling.schedule == "paper")
     if simulator.bounds is None:
         raise ValueError("schedule='theory' needs Simulator(..., bounds=...), the range of the quantities of one step")
     if slater is None:
@@ -80,4 +79,5 @@ def theorem_3(simulator: Simulator, sampling: Sampling, slater: float | None) ->
         )
     sizes = (simulator.gamma, simulator.num_constraints, simulator.states, simulator.actions)
     assert sampling.epsilon is not None
-    return Theorem3(*sizes, sampling.epsilon, 1.0 - sampling.confidence, slater)
+    printed = sampling.schedule == "paper"
+    return Theorem3(*sizes, sampling.epsilon, 1.0 - sampling.confidence, slater, printed=printed)

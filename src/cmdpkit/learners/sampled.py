@@ -36,7 +36,7 @@ class SampledLearner:
         scales: Array | None = None,
     ) -> None:
         self.estimator = estimator
-        self.policy = policy
+        self.policy = self._anchor = policy
         self.step, self.inner_steps, self.alpha = step, inner_steps, alpha
         self.scales = scales
         self.values: Array | None = None  # V̂_0..V̂_m of the current policy, once estimated
@@ -57,7 +57,11 @@ class SampledLearner:
         A radius is enforced in every state, because visits are not known. The accuracy of estimates depends on the
         samples alone, whatever `weights.accuracy` is.
         """
-        anchor = self.policy.log_probabilities
+        if weights.anchor == "return":
+            self.policy = self._anchor
+        elif weights.anchor is None:
+            self._anchor = self.policy
+        anchor = self._anchor.log_probabilities
         mix = np.append(weights.objective, weights.constraints)
         steps = self.inner_steps if weights.inner_steps is None else weights.inner_steps
         step = self.step if weights.step is None else weights.step
@@ -80,7 +84,8 @@ class SampledLearner:
         counters = {"draws": meter.draws, "samples": meter.samples}
         estimator = {f"{ESTIMATOR}{name}": value for name, value in self.estimator.state().items()}
         values = {} if self.values is None else {"values": self.values}
-        return {"log_probabilities": self.policy.log_probabilities, **values, **counters, **estimator}
+        policies = {"log_probabilities": self.policy.log_probabilities, "anchor": self._anchor.log_probabilities}
+        return {**policies, **values, **counters, **estimator}
 
     def restore(self, state: dict[str, Any]) -> None:
         meter = self.estimator.meter
@@ -88,3 +93,4 @@ class SampledLearner:
         own = {n.removeprefix(ESTIMATOR): value for n, value in state.items() if n.startswith(ESTIMATOR)}
         self.estimator.restore(own)
         self.policy, self.values = TabularPolicy.stored(state["log_probabilities"]), state.get("values")
+        self._anchor = TabularPolicy.stored(state["anchor"])

@@ -26,6 +26,7 @@ class Weights(NamedTuple):
     step: float | None = None  # π is multiplied by exp(−step · Q̃) in each of them
     radius: float | None = None  # largest mean KL divergence of the improvement
     accuracy: float | None = None  # relative error allowed in evaluations; 0 means up to rounding
+    anchor: str | None = None  # None: the current policy; "keep": that of the last step; "return": go back to it first
 
 
 class State(NamedTuple):
@@ -65,7 +66,8 @@ class UnknownScale(ValueError):
 class View:
     """What a rule may know of the current policy.
 
-    Learners that can predict the effect of a step override `response` and `greedy_gain`.
+    Learners that can predict the effect of a step override `response`, `greedy_gain`, `visit_error` and
+    `divergence`.
     """
 
     objective: float  # V_0, minimised
@@ -92,9 +94,22 @@ class View:
         # factor · (1 − γ) span(c_0) / span(c_i)²
         return np.asarray(factor * (1.0 - self.gamma) * (scales[0] / scales[1:]) / scales[1:])
 
-    def response(self, prices: ConstraintArray, step: float) -> Response:
-        """The predicted response to a mirror step of size `step` with these prices."""
+    def response(self, prices: ConstraintArray, step: float, keep_anchor: bool = False) -> Response:
+        """The predicted response to a mirror step of size `step` with these prices.
+
+        With `keep_anchor` the step starts from the anchor of the step before instead of the current policy.
+        """
         raise NotImplementedError(f"{type(self).__name__} cannot predict the response to a step")
+
+    @property
+    def visit_error(self) -> float:
+        """What the last step may have lost because it held the visits fixed; 0 for a proximal step (docs/theory.md)."""
+        raise NotImplementedError(f"{type(self).__name__} cannot tell what held visits have cost")
+
+    @property
+    def divergence(self) -> float:
+        """Discounted KL divergence of the current policy from the anchor of the last step."""
+        raise NotImplementedError(f"{type(self).__name__} cannot tell how far the last step went")
 
     def greedy_gain(self, multipliers: ConstraintArray) -> float:
         """Decrease of the Lagrangian by a greedy step, under the local model; 0 at the optimum."""

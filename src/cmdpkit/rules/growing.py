@@ -1,21 +1,18 @@
-"""PMD-PD without tuning: both steps grow geometrically, and the dual step is taken implicitly.
+"""PMD-PD without tuning: both steps grow geometrically, the dual step is implicit, and two tests guard every step.
 
-Algorithm 1 mixes the costs with λ + η′V, where V is known of the policy before the step. A large η′ needs to know
-more: how V responds to the step. To first order that is known, because a policy π′ near π has
+A macro step from π_k, λ_k proposes a candidate: the implicit dual step (implicit_dual.py) gives λ⁺, and the mirror step
+with the weights λ⁺ gives π⁺. The step holds the visits fixed, and predicts values with them. Two numbers say what that
+may have cost; both are known once π⁺ is evaluated (docs/theory.md has the theorems):
 
-    V_i(π′) ≈ V_i(π) + Σ_s x(s) Σ_a π′(a|s) A_i(s, a)          (x: discounted state visits, A_i: advantages of π)
+    (T1)  max_s ℓ(s)/(1 − γ) − Σ_s x⁺(s) ℓ(s) ≤ e + ½ (D(x⁺, x_k) + ½ ‖λ⁺ − λ_k‖²_*)
+    (T2)  step · ‖V(π⁺) − v⁺‖_M ≤ e
 
-and the mirror step for the weights w is π_w ∝ π exp(−step · (A_0 + Σ w_i A_i)). So the dual update, in which the dual
-sees the new policy, λ⁺ = max(0, λ + η′ V(π⁺)), can be solved for λ⁺ before the new policy is evaluated, and λ⁺ itself
-is the weights of its step. (The paper's max(−η′V, ·) keeps its weights λ + η′V non-negative; these are so anyway.) The
-solution is the maximum over w ≥ 0 of a concave function of m numbers,
+with ℓ the logarithm of the mirror step's normaliser, D the discounted KL divergence, v⁺ the predicted values (λ⁺ is
+max(0, λ_k + η′ v⁺)), M = η′/step, ‖v‖²_M = Σ M_i v_i² and ‖λ‖²_* = Σ λ_i²/M_i.
 
-    Ψ(w) = Σ w_i V_i − (1/step) Σ_s x(s) log Σ_a π(a|s) exp(−step (A_0 + Σ w_i A_i)(s, a)) − Σ (w_i − λ_i)² / (2 η′_i),
-
-found by Newton's method without any evaluation. Its Hessian is −(step · G + 1/η′), with the Fisher metric of the
-policy seen through the constraints, G_ij = Σ_s x(s) Cov_{a~π_w}(A_i, A_j): Newton's steps are dual steps whose size is
-the matrix (step · G + 1/η′)⁻¹. Both steps triple at every macro step. For a given w, π_w improves on π with any step;
-what is left of the error is of second order in the change of the visits.
+A candidate that passes both is accepted, and both steps triple. Otherwise another is made from the same anchor π_k,
+with the values of the rejected one: this is Algorithm 1's inner loop, with new weights in each of its steps. When
+several have failed, the run returns to π_k and takes smaller steps.
 """
 
 from __future__ import annotations
@@ -26,9 +23,9 @@ from typing import NamedTuple
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.exact.least_squares import nonnegative_least_squares
 from cmdpkit.options import ABOVE_ONE, option
 from cmdpkit.rules.base import View, Weights
+from cmdpkit.rules.implicit_dual import ImplicitDual
 from cmdpkit.rules.registry import register
 
 GROWTH = 3.0
@@ -43,19 +40,26 @@ ARRIVED = 1e-10
 INEXACT, ROUGHEST = 1e-2, 1e-3
 """Evaluations may have this part of the distance from optimality as their error, and no more than the second."""
 
-ROUNDING = 1e-12
-"""Added to the Hessian, relative to its diagonal: in the limit it has no more rank than randomised states."""
+ALLOWED = 100.0
+"""e of the two tests, in units of 1/(1 − γ), the sum of all visits (measured: docs/decisions.md)."""
 
-NEWTON_STEPS = 100
-"""At most; four to ten are usual, more with many constraints that cannot be met together."""
+CANDIDATES, REDUCTION = 8, 9.0
+"""When this many candidates from one anchor have failed, both steps are divided by the second (docs/decisions.md)."""
 
 
 class State(NamedTuple):
-    """λ_k, both steps, the accuracy that evaluations need, and the distance from the optimality conditions."""
+    """λ_k, both steps, the accuracy that evaluations need, the distance from optimality, and what the tests need."""
 
-    multipliers: Array
+    multipliers: Array  # of the policy at hand: the weights that led to it
     step: float
     eta_dual: Array
+    anchored: Array  # λ_k of the anchor π_k
+    predicted: Array  # v⁺
+    average: Array  # λ̄ = Σ step λ / Σ step over the accepted steps
+    total: float = 0.0  # Σ step
+    size: float = 0.0  # ‖λ_0‖_*
+    rejected: int = 0  # candidates from this anchor
+    reductions: int = 0  # of the steps, so far
     accuracy: float = 0.0
     distance: float = np.inf  # in units of V_0
 
@@ -69,23 +73,64 @@ class GrowingPMDPD:
 
     def start(self, view: View) -> State:
         # The first dual step moves λ_i by its unit, span(c_0)/span(c_i), where V_i is as large as possible
-        return State(np.zeros(view.values.size), 1.0 / view.known_scales[0], view.dual_step(1.0))
+        zero = np.zeros(view.values.size)
+        return State(zero, 1.0 / view.known_scales[0], view.dual_step(1.0), zero, zero, zero)
 
     def propose(self, state: State, view: View) -> tuple[Weights, State]:
-        lam = state.multipliers
-        if lam.size:
-            lam = ImplicitDual(view, state.step, lam, state.eta_dual).maximise()
-        return Weights(1.0, lam, step=state.step, accuracy=state.accuracy), state._replace(multipliers=lam)
+        if state.rejected == CANDIDATES:
+            return Weights(1.0, state.anchored, 0, anchor="return"), state._replace(multipliers=state.anchored)
+        weights = Weights(1.0, state.multipliers, step=state.step, accuracy=state.accuracy)
+        if not state.multipliers.size:
+            return weights, state
+        keep = state.rejected > 0
+        before = state.anchored if keep else state.multipliers
+        if state.total == 0.0:
+            state = state._replace(size=_dual_norm(state, before))
+        lam, predicted = ImplicitDual(view, state.step, before, state.eta_dual, keep).maximise()
+        # v⁺ for which λ⁺ = max(0, λ_k + η′ v⁺) exactly, whatever Newton's method has left
+        exact = (lam - before) / state.eta_dual
+        predicted = np.where(lam > 0.0, exact, np.minimum(exact, predicted))
+        weights = weights._replace(constraints=lam, anchor="keep" if keep else None)
+        return weights, state._replace(multipliers=lam, anchored=before, predicted=predicted)
 
     def observe(self, state: State, view: View) -> State:
         unit = 1.0 / view.known_scales[0]
         distance = kkt_residual(view, state.multipliers)
         accuracy = min(ROUGHEST, INEXACT * distance * (1.0 - view.gamma) * unit)
         state = state._replace(distance=distance, accuracy=accuracy)
+        if state.rejected == CANDIDATES:
+            return _scaled(state, 1.0 / REDUCTION)._replace(rejected=0, reductions=state.reductions + 1)
+        if state.multipliers.size and max(errors(state, view)) > allowed_error(state, view.gamma):
+            return state._replace(rejected=state.rejected + 1)
+        total = state.total + state.step
+        average = state.average + state.step / total * (state.multipliers - state.average)
+        state = state._replace(rejected=0, total=total, average=average)
         largest = unit * max(1.0, LARGEST_STEP * (1.0 - view.gamma))
-        if state.step < largest and distance > ARRIVED * view.known_scales[0] / (1.0 - view.gamma):
-            state = state._replace(step=self.growth * state.step, eta_dual=self.growth * state.eta_dual)
-        return state
+        grows = state.step < largest and distance > ARRIVED * view.known_scales[0] / (1.0 - view.gamma)
+        return _scaled(state, self.growth) if grows else state
+
+
+def errors(state: State, view: View) -> tuple[float, float]:
+    """What (T1) and (T2) need e to be, for the step that has led to the policy in view."""
+    # visit error − ½ (D(x⁺, x_k) + ½ ‖λ⁺ − λ_k‖²_*)
+    length = view.divergence + 0.5 * _dual_norm(state, state.multipliers - state.anchored) ** 2
+    # step ‖V(π⁺) − v⁺‖_M with M = η′/step
+    missed = np.sqrt(state.step * (state.eta_dual * (view.values - state.predicted) ** 2).sum())
+    return view.visit_error - 0.5 * length, float(missed)
+
+
+def allowed_error(state: State, gamma: float) -> float:
+    # e = (100/(1 − γ) + ‖λ_0‖_*) / (1 + n)^1.1 after n reductions of the steps: summable, and its root is not
+    return float((ALLOWED / (1.0 - gamma) + state.size) / (1 + state.reductions) ** 1.1)
+
+
+def _dual_norm(state: State, lam: Array) -> float:
+    # ‖λ‖²_* = Σ λ_i²/M_i with M = η′/step
+    return float(np.sqrt(state.step * (lam**2 / state.eta_dual).sum()))
+
+
+def _scaled(state: State, factor: float) -> State:
+    return state._replace(step=factor * state.step, eta_dual=factor * state.eta_dual)
 
 
 def kkt_residual(view: View, lam: Array) -> float:
@@ -96,59 +141,3 @@ def kkt_residual(view: View, lam: Array) -> float:
     scales, v = view.known_scales, view.values
     violation = float(scales[0] * (np.maximum(v, 0.0) / scales[1:]).sum())
     return view.greedy_gain(lam) + float(np.abs(lam * v).sum()) + violation
-
-
-class ImplicitDual:
-    """Ψ(w), and w ≥ 0 that maximises it. Prices u = w / unit and values are scaled to the objective's unit."""
-
-    def __init__(self, view: View, step: float, lam: Array, eta_dual: Array) -> None:
-        self.view, self.step, self.units = view, step, view.units
-        self.values = self.units * view.values
-        self.start = lam / self.units
-        self.stiffness = self.units**2 / eta_dual  # 1/η′, scaled
-
-    def maximise(self) -> Array:
-        """Newton's method, safeguarded as by Levenberg and Marquardt, with w ≥ 0 kept by a small quadratic program."""
-        u, damping = self.start, 0.0
-        response = self.view.response(u, self.step)
-        value = self._value(u, response.soft_minimum)
-        slope, hessian = self._slopes(u, response.values, response.gram)
-        negligible = 1e-12 * np.abs(self.values).max()
-        for _ in range(NEWTON_STEPS):
-            if np.where(u > 0.0, np.abs(slope), slope).max() <= negligible:
-                break
-            new = _maximum_of_quadratic(u, slope, hessian + (damping + ROUNDING) * np.diag(np.diag(hessian)))
-            move = new - u
-            promised = slope @ move - 0.5 * move @ hessian @ move
-            response = self.view.response(new, self.step)
-            new_value = self._value(new, response.soft_minimum)
-            if new_value - value >= 1e-4 * promised - 1e-14 * abs(value):
-                if new_value - value >= 0.5 * promised:
-                    damping = 0.1 * damping if damping > 1e-6 else 0.0
-                u, value = new, new_value
-                slope, hessian = self._slopes(u, response.values, response.gram)
-                if np.abs(move).max() <= 1e-14 * max(1.0, u.max()):
-                    break
-            else:
-                damping = max(10.0 * damping, 1e-3)
-        return np.asarray(u * self.units)
-
-    def _value(self, u: Array, soft_minimum: float) -> float:
-        """Ψ, up to a constant."""
-        return float(u @ self.values + soft_minimum - 0.5 * self.stiffness @ (u - self.start) ** 2)
-
-    def _slopes(self, u: Array, predicted: Array, gram: Array) -> tuple[Array, Array]:
-        """∇Ψ = V(π_w) − (w − λ)/η′, with V as predicted, and −∇²Ψ = step · G + 1/η′."""
-        slope = predicted - self.stiffness * (u - self.start)
-        return slope, self.step * gram + np.diag(self.stiffness)
-
-
-def _maximum_of_quadratic(u: Array, slope: Array, hessian: Array) -> Array:
-    """argmax over u⁺ ≥ 0 of slope·(u⁺ − u) − ½ (u⁺ − u)ᵀ hessian (u⁺ − u), as non-negative least squares."""
-    free = u + np.linalg.solve(hessian, slope)
-    if free.min() >= 0.0:
-        return np.asarray(free)
-    sizes = np.sqrt(np.diag(hessian))
-    root = np.asarray(np.linalg.cholesky(hessian / np.outer(sizes, sizes)).T, dtype=float)
-    target = np.linalg.solve(root.T, (hessian @ u + slope) / sizes)
-    return nonnegative_least_squares(root, np.asarray(target, dtype=float)) / sizes

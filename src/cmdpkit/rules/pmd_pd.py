@@ -29,7 +29,12 @@ class PMDPD:
     eta_dual: float | ConstraintArray | None = option(
         None, POSITIVE_EACH, "Dual step; the default follows the model's scale."
     )
-    schedule: str | None = option(None, choice("theory"), "Use the parameters of the theorems.", learners=("exact",))
+    schedule: str | None = option(
+        None,
+        choice("theory", "paper"),
+        "Use the parameters of the theorems, as corrected or as the paper prints them.",
+        learners=("exact",),
+    )
     inner_steps: Callable[[ConstraintArray], int] | None = None  # t_k as a function of λ_k: Theorem 1
 
     def start(self, view: View) -> State:

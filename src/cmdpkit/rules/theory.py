@@ -2,12 +2,15 @@
 
 They hold in the paper's own form: every cost, with its limit spread over the steps, lies in [−1, 1] (`check_bounded`).
 Gaps and violations are those of the average over the macro steps; logarithms are natural.
+
+Two constants differ from the print, because the paper's proof needs it (docs/theory.md has the steps): α has no factor
+γ², and t_k is larger by one. `printed=True` gives both as printed; Theorem 1 is then false for small γ.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,11 +27,14 @@ class Theorem1:
     actions: int
     macro_steps: int  # K
     eta_dual: float = 1.0  # η′ in (0, 1]
+    printed: bool = False  # α and t_k as the paper prints them
+    margin: float = 0.0  # δ by which the limits are tightened (Theorem 2)
 
     @property
     def alpha(self) -> float:
-        # α = 2 γ² m η′ / (1 − γ)³
-        return 2.0 * self.gamma**2 * self.constraints * self.eta_dual / (1.0 - self.gamma) ** 3
+        # α = 2 m η′ / (1 − γ)³; the paper prints 2 γ² m η′ / (1 − γ)³
+        factor = self.gamma**2 if self.printed else 1.0
+        return 2.0 * factor * self.constraints * self.eta_dual / (1.0 - self.gamma) ** 3
 
     @property
     def eta(self) -> float:
@@ -41,13 +47,16 @@ class Theorem1:
         return 1.0 / self.alpha
 
     def inner_constant(self, lam: Array) -> float:
-        # C_k = 2γ ((1 + Σ λ_k,i) / (1 − γ) + m η′ / (1 − γ)²)
+        # C_k = 2γ ((1 + Σ λ_k,i) / (1 − γ) + m η′ / (1 − γ)²), for |V_i| ≤ 1/(1 − γ) + δ
         rest = 1.0 - self.gamma
-        return float(2.0 * self.gamma * ((1.0 + lam.sum()) / rest + self.constraints * self.eta_dual / rest**2))
+        values = 1.0 / rest + self.margin
+        return float(2.0 * self.gamma * (1.0 + lam.sum() + self.constraints * self.eta_dual * values) / rest)
 
     def inner_steps(self, lam: Array) -> int:
-        # t_k = ⌈max(log(3 K C_k) / (η α), 1)⌉ with η α = 1 − γ
-        return math.ceil(max(math.log(3.0 * self.macro_steps * self.inner_constant(lam)) / (1.0 - self.gamma), 1.0))
+        # t_k = 1 + ⌈log⁺(3 K C_k) / (1 − γ)⌉, so that 3 C_k γ^(t_k − 1) ≤ 1/K
+        # printed: ⌈max(log(3 K C_k) / (η α), 1)⌉ with η α = 1 − γ
+        needed = _log_plus(3.0 * self.macro_steps * self.inner_constant(lam)) / (1.0 - self.gamma)
+        return math.ceil(max(needed, 1.0)) if self.printed else 1 + math.ceil(needed)
 
     @property
     def _start(self) -> float:
@@ -82,12 +91,15 @@ class Theorem1:
         return 3.0 * math.e * self.inner_constant(np.array([largest]))
 
     def total_steps_bound(self, optimal_multipliers: Array) -> float:
-        # T = Σ t_k ≤ (K log K + K log C*) / (1 − γ)                                          (Corollary 1)
-        return self.macro_steps * math.log(self.macro_steps * self.c_star(optimal_multipliers)) / (1.0 - self.gamma)
+        # T = Σ t_k ≤ K (2 + log⁺(K C*/e) / (1 − γ)), as t_k ≤ 2 + log⁺(3 K C_k) / (1 − γ)     (Corollary 1)
+        return self.macro_steps * self._steps_each(self.macro_steps, optimal_multipliers)
 
     def rate(self, total_steps: float, optimal_multipliers: Array) -> float:
-        # 1/K ≤ log(C* T) / ((1 − γ) T): how Corollary 1 turns macro steps into gradient steps
-        return math.log(self.c_star(optimal_multipliers) * total_steps) / ((1.0 - self.gamma) * total_steps)
+        # 1/K ≤ (2 + log⁺(T C*/e) / (1 − γ)) / T, as K ≤ T: how Corollary 1 turns macro steps into gradient steps
+        return self._steps_each(total_steps, optimal_multipliers) / total_steps
+
+    def _steps_each(self, count: float, optimal_multipliers: Array) -> float:
+        return 2.0 + _log_plus(count * self.c_star(optimal_multipliers) / math.e) / (1.0 - self.gamma)
 
     # -- Theorem 2: zero violation ------------------------------------------------------------------------------
 
@@ -119,11 +131,12 @@ class Theorem3:
     delta: float
     xi: float  # the Slater margin, for ‖λ*‖₁ ≤ 2 / (ξ (1 − γ))
     eta_dual: float = 1.0
+    printed: bool = False  # α and t_k as the paper prints them
 
     @property
     def _parameters(self) -> Theorem1:
         """α, η and the cost of the first policy do not depend on K."""
-        return Theorem1(self.gamma, self.constraints, self.actions, 1, self.eta_dual)
+        return Theorem1(self.gamma, self.constraints, self.actions, 1, self.eta_dual, self.printed)
 
     @property
     def value_share(self) -> float:
@@ -171,7 +184,7 @@ class Theorem3:
     @property
     def schedule(self) -> Theorem1:
         """α, η and t_k for these K macro steps."""
-        return Theorem1(self.gamma, self.constraints, self.actions, self.macro_steps, self.eta_dual)
+        return replace(self._parameters, macro_steps=self.macro_steps)
 
     def value_rollouts(self, width: float) -> tuple[int, int]:
         """M_V and N_V, for costs of one step within an interval of this width."""
@@ -194,9 +207,14 @@ class Theorem3:
 
     def _horizon(self, size: float, error: float) -> int:
         # γ^N size/(1 − γ) ≤ e/2
-        if size == 0.0:
+        if size == 0.0 or self.gamma == 0.0:
             return 1
         return max(1, math.ceil(math.log(error * (1.0 - self.gamma) / (2.0 * size)) / math.log(self.gamma)))
+
+
+def _log_plus(x: float) -> float:
+    """log⁺ x = log max(x, 1)."""
+    return math.log(max(x, 1.0))
 
 
 def multiplier_norm_bound(xi: float, gamma: float) -> float:
@@ -204,18 +222,23 @@ def multiplier_norm_bound(xi: float, gamma: float) -> float:
     return 2.0 / (xi * (1.0 - gamma))
 
 
-def theorem_1(cmdp: CMDP, macro_steps: int, eta_dual: float = 1.0) -> Theorem1:
+def theorem_1(cmdp: CMDP, macro_steps: int, eta_dual: float = 1.0, printed: bool = False) -> Theorem1:
     """Theorem 1 for a model, refused where the theorem does not hold."""
     check_bounded(cmdp)
-    if cmdp.num_constraints == 0 or cmdp.gamma == 0.0:
-        raise ValueError(
-            "the theorems need at least one constraint and gamma > 0: otherwise alpha is 0 and eta infinite"
-        )
+    check_alpha(cmdp.num_constraints, cmdp.gamma, printed)
     if not 0.0 < eta_dual <= 1.0:
         raise ValueError(f"the theorems need eta_dual in (0, 1], got {eta_dual}")
     if macro_steps < 1:
         raise ValueError(f"the theorems need max_iterations of at least 1, got {macro_steps}")
-    return Theorem1(cmdp.gamma, cmdp.num_constraints, cmdp.actions, macro_steps, eta_dual)
+    return Theorem1(cmdp.gamma, cmdp.num_constraints, cmdp.actions, macro_steps, eta_dual, printed)
+
+
+def check_alpha(constraints: int, gamma: float, printed: bool) -> None:
+    """Refuse what makes α zero, and the step 1/α infinite."""
+    if constraints == 0:
+        raise ValueError("the theorems need at least one constraint: otherwise alpha is 0 and the step infinite")
+    if printed and gamma == 0.0:
+        raise ValueError("the paper prints alpha = 0 for gamma = 0, an infinite step; use schedule='theory'")
 
 
 def check_bounded(cmdp: CMDP) -> None:

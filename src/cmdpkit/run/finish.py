@@ -91,7 +91,7 @@ def _seek_neighbourhood(search: ColumnSearch, budget: Budget) -> Array | None:
     cmdp = search.cmdp
     if not cmdp.num_constraints or cmdp.states > SMALL:
         return None
-    learner, choice = exact_learner(cmdp, growing_steps(cmdp), NEIGHBOURHOOD, 0.0)
+    learner, choice = exact_learner(cmdp, growing_steps(cmdp), 0.0)
     recorder = ExactRecorder(cmdp, learner)
     for iterate in islice(primal_dual(learner, choice.rule), NEIGHBOURHOOD):
         recorder.add(iterate, budget.elapsed)

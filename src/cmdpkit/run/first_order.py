@@ -13,7 +13,7 @@ from cmdpkit.learners.tabular import reference_span
 from cmdpkit.model import CMDP, Problem
 from cmdpkit.policy import TabularPolicy, as_policy
 from cmdpkit.primal_dual import Iterate
-from cmdpkit.rules.theory import theorem_1
+from cmdpkit.rules.theory import Theorem1, theorem_1
 from cmdpkit.run.budget import Budget
 from cmdpkit.run.checkpoint import Checkpoint
 from cmdpkit.run.choice import Choice
@@ -38,7 +38,10 @@ def run_first_order(
     violation at all of the limits as they are (PMD-PD-Zero).
     """
     tight = cmdp if margins is None else cmdp.tightened(margins)
-    learner, choice = exact_learner(tight, choice, budget.max_iterations or 0, tol)
+    if getattr(choice.rule, "schedule", None) is not None:
+        learner, choice = scheduled_learner(cmdp, choice, budget.max_iterations or 0, margins)
+    else:
+        learner, choice = exact_learner(tight, choice, tol)
     recorder = ExactRecorder(cmdp, learner, margins)
     prover = Prover(cmdp, recorder, tol, tol if margins is None else 0.0, budget.exhausted)
 
@@ -62,16 +65,30 @@ def run_first_order(
     )
 
 
-def exact_learner(cmdp: CMDP, choice: Choice, macro_steps: int, tol: float) -> tuple[ExactLearner, Choice]:
+def scheduled_learner(
+    cmdp: CMDP, choice: Choice, macro_steps: int, margins: Array | None = None
+) -> tuple[ExactLearner, Choice]:
+    """Algorithm 1 with the parameters of Theorem 1, or of Theorem 2 on limits tightened by `margins`."""
+    rule: Any = choice.rule
+    theorem = scheduled_theorem(cmdp, rule, macro_steps)
+    tight = cmdp
+    if margins is not None:
+        tight, theorem = cmdp.tightened(margins), replace(theorem, margin=float(margins.max()))
+    rule = replace(rule, eta_dual=theorem.eta_dual, inner_steps=theorem.inner_steps)  # t_k depends on λ_k
+    learner = ExactLearner(tight, choice.settings.initial_policy, step=theorem.step, alpha=theorem.alpha)
+    return learner, replace(choice, rule=rule)
+
+
+def scheduled_theorem(cmdp: CMDP, rule: Any, macro_steps: int) -> Theorem1:
+    """Theorem 1 with the dual step of a rule, and the constants that its schedule asks for."""
+    eta_dual = 1.0 if rule.eta_dual is None else float(rule.eta_dual)
+    return theorem_1(cmdp, macro_steps, eta_dual, printed=rule.schedule == "paper")
+
+
+def exact_learner(cmdp: CMDP, choice: Choice, tol: float) -> tuple[ExactLearner, Choice]:
     """The learner of a method, with what the user left open set from the model's scales."""
     settings, method = choice.settings, choice.method
     start = settings.initial_policy
-    if getattr(choice.rule, "schedule", None) == "theory":
-        # Algorithm 1 with the parameters of Theorem 1; t_k depends on λ_k
-        rule: Any = choice.rule
-        theorem = theorem_1(cmdp, macro_steps, 1.0 if rule.eta_dual is None else float(rule.eta_dual))
-        rule = replace(rule, eta_dual=theorem.eta_dual, inner_steps=theorem.inner_steps)
-        return ExactLearner(cmdp, start, step=theorem.step, alpha=theorem.alpha), replace(choice, rule=rule)
     preset = method.presets.get("exact", {})
     entropy = preset.get("entropy", False)
     alpha = settings.alpha if settings.alpha is not None or not entropy else _default_entropy(cmdp, tol)

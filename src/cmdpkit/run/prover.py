@@ -48,6 +48,7 @@ class Prover:
         self.next_refutation = 20
         self.bound = -np.inf
         self.closest: tuple[float, Array] | None = None  # smallest distance that a rule has told, and its multipliers
+        self.average: list[Array] = []  # the rule's own mean of its multipliers, if it keeps one
         self.multipliers = np.zeros(cmdp.num_constraints)
         self.found: Proved | None = None
 
@@ -58,9 +59,11 @@ class Prover:
     def _look(self, iterate: Iterate) -> Proved | None:
         """A certificate that ends the run at this iterate, and its policy, if there is one."""
         k = iterate.k
+        self.average = [iterate.state.average] if hasattr(iterate.state, "average") else []
         if iterate.distance is not None and (self.closest is None or iterate.distance < self.closest[0]):
             self.closest = iterate.distance, iterate.multipliers
-        if self.tol == 0.0 or (k < self.next_check and not self._promising(iterate)):
+        first = 10 if iterate.distance is None else 20  # a method that knows how far it is need not be asked so soon
+        if self.tol == 0.0 or (k < max(first, self.next_check) and not self._promising(iterate)):
             return None
         self.next_check = k + max(10, k // 10)
         near = [policy for policy, values in self._policies() if self._feasible(values[1:])]
@@ -101,7 +104,7 @@ class Prover:
 
     def _candidates(self) -> list[Array]:
         closest = [] if self.closest is None else [self.closest[1]]
-        return closest + self.recorder.candidate_multipliers() or [self.multipliers]
+        return closest + self.recorder.candidate_multipliers() + self.average or [self.multipliers]
 
     def _ask(self, lam: Array, stop: Stop | None = None) -> None:
         """Ask for G(λ), and keep the best."""

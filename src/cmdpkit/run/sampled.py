@@ -82,7 +82,7 @@ def sampled_learner(
 ) -> tuple[SampledLearner, Choice]:
     """The learner of a method; settings that were not given follow from the bounds of the simulator."""
     policy = choice.settings.initial_policy
-    if sampling.schedule == "theory":
+    if sampling.schedule:
         theorem = theorem_3(simulator, sampling, slater)
         budget.max_iterations = min(theorem.macro_steps, budget.max_iterations or theorem.macro_steps)
         plan = ByTheorem(theorem, *cost_bounds(simulator))

@@ -2,7 +2,7 @@
 
 Three ways to choose how much the limits are tightened:
 
-- `schedule="theory"`: δ = b/K of Theorem 2, which needs K ≥ 2b/ξ. Safe for any model, and far more than needed.
+- `schedule="theory"` (or "paper"): δ = b/K of Theorem 2, which needs K ≥ 2b/ξ. Far more than needed.
 - a tolerance: δ is half of what `tol` allows in each limit, and less where the limits are dear. The optimum of the
   tightened model costs Σ λ_i δ_i, which must leave room for a proof: the run ends when a policy with no violation at
   all is proved optimal to `tol`.
@@ -24,11 +24,11 @@ from cmdpkit.evaluation.patience import Stopped, until
 from cmdpkit.exact.slater import slater_margin
 from cmdpkit.model import CMDP
 from cmdpkit.primal_dual import primal_dual
-from cmdpkit.rules.theory import theorem_1
+from cmdpkit.rules.theory import Theorem1
 from cmdpkit.run.budget import Budget
 from cmdpkit.run.choice import Choice
 from cmdpkit.run.finish import LARGE, growing_steps, solve_by_columns
-from cmdpkit.run.first_order import exact_learner, run_first_order
+from cmdpkit.run.first_order import exact_learner, run_first_order, scheduled_theorem
 from cmdpkit.run.outcome import Outcome
 from cmdpkit.run.status import Status
 
@@ -49,10 +49,9 @@ def run_zero(cmdp: CMDP, choice: Choice, xi: float | None, budget: Budget, tol: 
     if cmdp.num_constraints and xi <= 1e-9 * float(cmdp.fine_scales[1:].min()):
         return _without_slater_point(cmdp, xi, budget, tol)
     macro_steps = budget.max_iterations or 0
-    if getattr(choice.rule, "schedule", None) == "theory":
-        eta_dual = getattr(choice.rule, "eta_dual", None)
-        delta = theory_margin(cmdp, xi, macro_steps, 1.0 if eta_dual is None else float(eta_dual))
-        margins = np.full(cmdp.num_constraints, delta)
+    if getattr(choice.rule, "schedule", None) is not None:
+        theorem = scheduled_theorem(cmdp, choice.rule, macro_steps)
+        margins = np.full(cmdp.num_constraints, theory_margin(theorem, xi))
         outcome = run_first_order(cmdp, choice, budget, tol, margins)
     elif tol > 0.0:
         margins = np.minimum(0.5 * tol * cmdp.fine_scales[1:], 0.5 * xi)
@@ -67,7 +66,7 @@ def run_zero(cmdp: CMDP, choice: Choice, xi: float | None, budget: Budget, tol: 
 
 def _affordable(cmdp: CMDP, tol: float, budget: Budget) -> Array:
     """δ_i for which all limits together cost a quarter of `tol`, at multipliers that a few steps of PMD-PD find."""
-    learner, choice = exact_learner(cmdp, growing_steps(cmdp), 0, 0.0)
+    learner, choice = exact_learner(cmdp, growing_steps(cmdp), 0.0)
     for iterate in islice(primal_dual(learner, choice.rule), PRICE_STEPS):
         size = cmdp.proof_scale(iterate.objective)
         assert iterate.distance is not None
@@ -122,11 +121,12 @@ def _without_slater_point(cmdp: CMDP, xi: float, budget: Budget, tol: float) -> 
     return replace(exact, status=status, note=f"The largest margin is {xi:.3g}." if xi >= 0.0 else "")
 
 
-def theory_margin(cmdp: CMDP, xi: float, macro_steps: int, eta_dual: float) -> float:
+def theory_margin(theorem: Theorem1, xi: float) -> float:
     """δ = b/K of Theorem 2, refused when K is too small for it."""
-    b = theorem_1(cmdp, macro_steps, eta_dual).pessimism(xi)
-    if macro_steps < 2.0 * b / xi:
+    b = theorem.pessimism(xi)
+    if theorem.macro_steps < 2.0 * b / xi:
         raise ValueError(
-            f"Theorem 2 needs max_iterations >= 2b/xi = {int(np.ceil(2.0 * b / xi))} for this model, got {macro_steps}"
+            f"Theorem 2 needs max_iterations >= 2b/xi = {int(np.ceil(2.0 * b / xi))} for this model, "
+            f"got {theorem.macro_steps}"
         )
-    return b / macro_steps
+    return b / theorem.macro_steps

@@ -102,6 +102,7 @@ class NeuralLearner:
         self.network = Network([width, *settings.hidden, self.actions.outputs], free)
         self.distribution: Distribution = Softmax() if self.actions.discrete else Gaussian()
         self.theta = self.network.initial(rng, last=0.01)  # nearly uniform initially, or mean 0 and σ 1
+        self._anchor = self.theta  # of the last step
         regression = (settings.critic_rate, settings.critic_epochs, settings.critic_minibatch)
         self.critics = Critics(width, len(limits) + 1, settings.hidden, rng, *regression)
         self.observed = Moments(width)
@@ -147,7 +148,11 @@ class NeuralLearner:
         A step is as long as the radius allows, or as `weights.step` says if that is shorter. The accuracy of estimates
         depends on the samples alone, whatever `weights.accuracy` is.
         """
-        anchor = self.theta
+        if weights.anchor == "return":
+            self.theta, self._rollout = self._anchor, None
+        elif weights.anchor is None:
+            self._anchor = self.theta
+        anchor = self._anchor
         steps = self.settings.inner_steps if weights.inner_steps is None else weights.inner_steps
         self.updates = [self._iterate(weights, anchor) for _ in range(steps)]
         return steps
@@ -225,6 +230,7 @@ class NeuralLearner:
         critics = self.critics
         return {
             "policy": self.theta.numpy().copy(),
+            "anchor": self._anchor.numpy().copy(),
             "critics": critics.theta.numpy().copy(),
             "critics_first": critics.first.numpy().copy(),
             "critics_second": critics.second.numpy().copy(),
@@ -248,6 +254,8 @@ class NeuralLearner:
             raise ValueError(f"the state is of a run with seed {state['seed']}, but this learner has seed {self.seed}")
         critics = self.critics
         self.theta, critics.theta = _tensor(state["policy"]), _tensor(state["critics"])
+        same = np.array_equal(state["anchor"], state["policy"])
+        self._anchor = self.theta if same else _tensor(state["anchor"])
         critics.first, critics.second = _tensor(state["critics_first"]), _tensor(state["critics_second"])
         critics.steps, self.iteration = int(state["critics_steps"]), int(state["iteration"])
         for moments, name in ((critics.returns, "returns"), (self.observed, "observed")):
