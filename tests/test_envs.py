@@ -406,7 +406,7 @@ def test_missing_and_miscounted_costs_are_refused():
         read_costs({}, 2)
     with pytest.raises(ValueError, match="reports 1 cost, but 2 limits were given"):
         read_costs({"cost": np.zeros(2)}, 2, count=2)
-    with pytest.raises(ValueError, match="reports 3 costs, and 2 limits were given"):
+    with pytest.raises(ValueError, match="reports 3 costs, but 2 limits were given"):
         read_costs({"costs": np.zeros((2, 3))}, 2, count=2)
     with pytest.raises(ValueError, match="environment 1 reported the costs"):
         read_costs({"cost": np.array([0.0, np.nan])}, 2)

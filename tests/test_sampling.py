@@ -366,12 +366,11 @@ def test_a_failing_simulator_loses_nothing(tmp_path):
 
 def test_a_second_ctrl_c_keeps_what_was_learned(monkeypatch):
     """While certificates are drawn, impatience costs the certificates only."""
-    import cmdpkit.solver
 
     def impatient(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cmdpkit.solver, "certify_by_simulation", impatient)
+    monkeypatch.setattr("cmdpkit.run.judged.certify_by_simulation", impatient)
     result = ck.solve(twin(ck.problems.paper()), sampling=ck.Sampling(rollouts=2), max_iterations=2)
     assert result.certificate is None
     assert "interrupted" in result.message
