@@ -98,7 +98,8 @@ class Prover:
 
     def _candidates(self) -> list[Array]:
         closest = [] if self.closest is None else [self.closest[1]]
-        return closest + self.recorder.candidate_multipliers() + self.average or [self.multipliers]
+        last, *mean = self.recorder.candidate_multipliers() or [self.multipliers]
+        return [*closest, last, *(self.average or mean)]
 
     def _ask(self, lam: Array) -> None:
         """Ask for G(λ), and keep the best."""
