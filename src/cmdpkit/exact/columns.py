@@ -1,7 +1,7 @@
 """The exact finish: policies as columns of a small LP, priced by exact MDP solves.
 
 Occupancies of finitely many policies can be mixed, and the mixture is again a stationary policy. So the best mixture of
-the policies found so far is an LP with one column a policy and m + 1 rows (the master, master.py):
+the policies found so far is an LP with one column per policy and m + 1 rows (the master, master.py):
 
     minimise Σ_j w_j V_0(π_j)  subject to  Σ_j w_j V_i(π_j) ≤ 0 (i = 1..m),  Σ_j w_j = 1,  w ≥ 0.
 
@@ -140,7 +140,7 @@ class ColumnSearch:
     def steps(self, start: Array | None = None) -> Iterator[ColumnSearch]:
         """Improve until nothing can be improved, yielding after every oracle call.
 
-        `stuck` says that the answer is as good as it gets; whoever still goes on is given relaxed limits.
+        `stuck` says that the answer cannot be improved; a caller that continues is given relaxed limits.
         """
         first = FIRST_GAP * float(self.scales[0]) if self.cmdp.num_constraints else 0.0
         self.ask_bound(self.multipliers if start is None else start, gap=first)
@@ -160,7 +160,7 @@ class ColumnSearch:
                 yield from self._kelley()
 
     def _newton(self) -> Iterator[ColumnSearch]:
-        """Ask where G is largest as far as one sees, for as long as that brings the bounds together."""
+        """Ask where G is largest under the local model, while that brings the bounds together."""
         asked, idle, margin = self.multipliers, 0, 0.0
         view = self._oracle_view()
         self._oracle.system = None  # factors can be as large as the model: one policy's at a time
@@ -171,7 +171,7 @@ class ColumnSearch:
                 view = self._evaluate(ahead.blend)
                 margin = MARGIN * float(np.abs(view.values / self.scales - ahead.predicted)[1:].max())
                 self._price()
-                # What the bound can still gain by asking, as far as one sees
+                # What the bound can still gain by asking, under the local model
                 gain = ahead.value * float(self.scales[0]) - self.bound
                 if self.mixture is None or gain > DUAL_SHARE * (self.upper - self.bound) or self.stop():
                     break
@@ -212,7 +212,7 @@ class ColumnSearch:
         return FAR * self._excess
 
     def _oracle_view(self) -> Viewpoint:
-        """The oracle's last policy as a place to look around from."""
+        """The oracle's last policy as the centre of a local model."""
         oracle = self._oracle
         assert oracle.state_values is not None
         system = oracle.system or PolicySystem(self.cmdp, choice=oracle.choice, plan=oracle.plan)

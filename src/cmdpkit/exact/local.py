@@ -1,7 +1,7 @@
 """The dual function as one policy sees it: curvature for the price of a look one step ahead.
 
-G(λ) = min_π L(π, λ) is concave and made of pieces, one a policy: on a large model it is nearly smooth, and cuts alone
-approach its maximum slowly. But a policy π tells more than its own cut. With its advantages A_i and its state visits
+G(λ) = min_π L(π, λ) is concave and made of pieces, one per policy: on a large model it is nearly smooth, and cuts alone
+approach its maximum slowly. But a policy π gives more than its own cut. With its advantages A_i and its state visits
 x, every policy π′ near it has
 
     V_i(π′) ≈ V_i(π) + Σ_s x(s) Σ_a π′(a|s) A_i(s, a),
@@ -49,7 +49,7 @@ class Blend(NamedTuple):
 
 
 class Viewpoint(NamedTuple):
-    """A policy that has been evaluated, to look around from."""
+    """A policy that has been evaluated: the centre of a local model."""
 
     policy: Blend
     state_values: Array  # (S, m + 1)
@@ -58,7 +58,7 @@ class Viewpoint(NamedTuple):
 
 
 class Outlook(NamedTuple):
-    """Where the dual function has its maximum as far as one sees, and the policy there."""
+    """The maximum of the dual function under the local model, and the policy there."""
 
     prices: Array  # scaled like the columns
     value: float  # of the dual function there, scaled
@@ -76,7 +76,7 @@ class LocalDual:
         self.values = [view.values / scales]  # of the viewpoint itself and of each greedy policy
 
     def look(self, prices: Array) -> Array:
-        """The greedy policy at these prices, as far as one sees from here: its predicted V_0..V_m."""
+        """The greedy policy at these prices, under the local model: its predicted V_0..V_m."""
         weights = np.append(1.0, prices * self.scales[0] / self.scales[1:])
         choice, change = greedy(self.table, weights, self.view.visits, is_compiled(self.cmdp.transitions))
         self.seen.append(choice.astype(np.min_scalar_type(self.cmdp.actions), copy=False))

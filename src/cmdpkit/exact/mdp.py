@@ -40,7 +40,7 @@ class Minimum(NamedTuple):
     """An (almost) minimal deterministic policy of L_w, and how small L_w can be at most and at least."""
 
     choice: Any  # (S,) action taken in each state
-    values: Array  # (m + 1,) V_0..V_m of that policy, in the convention
+    values: Array  # (m + 1,) V_0..V_m of that policy, in the internal sign convention
     bound: float  # min over all policies of L_w is at least this, rounding included
     evaluations: int
 

@@ -73,7 +73,7 @@ class Prover:
                 certificate = certificate_of(self.cmdp, policy(), self.multipliers, self.bound)
                 if self._proved(certificate):
                     return Proved(policy(), certificate)
-        if k >= self.next_refutation:  # also when a policy is near: the limits may be missed by a hair
+        if k >= self.next_refutation:  # also when a policy is near: the limits may be missed by very little
             self.next_refutation = 2 * k
             return self._refute()
         return None
@@ -104,7 +104,8 @@ class Prover:
 
     def _candidates(self) -> list[Array]:
         closest = [] if self.closest is None else [self.closest[1]]
-        return closest + self.recorder.candidate_multipliers() + self.average or [self.multipliers]
+        last, *mean = self.recorder.candidate_multipliers() or [self.multipliers]
+        return [*closest, last, *(self.average or mean)]
 
     def _ask(self, lam: Array, stop: Stop | None = None) -> None:
         """Ask for G(λ), and keep the best."""

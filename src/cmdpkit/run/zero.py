@@ -86,7 +86,7 @@ def _calibrated(cmdp: CMDP, choice: Choice, xi: float, budget: Budget) -> tuple[
         excess = np.maximum(values[1:] - cmdp.offsets + rounding[1:], 0.0)
         if not excess.any() or outcome.status is not Status.ITERATION_LIMIT:
             break
-        # Boldly from the third try on: the average may answer to less than the whole of what is added.
+        # More from the third try on: the average may respond to only a part of what is added.
         push = 1.02 * 2.0 ** max(attempt - 1, 0)
         margins = np.minimum(margins + push * excess + 1e-12 * cmdp.tolerance_scales, 0.99 * xi)
     if excess.any():
