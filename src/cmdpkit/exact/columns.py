@@ -7,9 +7,9 @@ the policies found so far is an LP with one column per policy and m + 1 rows (th
 
 Its dual prices λ ask an oracle, the unconstrained MDP min_π L(π, λ) (mdp.py), for a policy that would improve the
 mixture. The oracle also bounds the optimum from below: G(λ) ≤ V*. The two meet after finitely many steps, because
-there are finitely many deterministic policies. Most steps ask elsewhere: where G has its maximum as far as the last
-policy can see (local.py), which is Newton's method and needs few steps whatever m; the master's own prices are asked
-when that makes no progress.
+there are finitely many deterministic policies. Most steps ask elsewhere: where G has its maximum under the local model
+of the last policy (local.py), which is Newton's method and needs few steps whatever m; the master's own prices are
+asked when that makes no progress.
 
 While the columns found so far cannot meet the limits, the same is done for the largest violation; its prices y become a
 Farkas proof when no policy meets the limits: y ≥ 0 and min_π Σ y_i V_i(π) > 0.
