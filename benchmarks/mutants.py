@@ -256,7 +256,12 @@ MUTANTS: list[Mutant] = [
         "bounds exact certificate",
         ("lowest - float(rounding[0])", "lowest", "the bound forgets the rounding of the backup"),
         ("slack = cmdp.longest_row * EPS", "slack = 0.0", "row sums are taken as exact"),
-        ("down(least * up(g / down(1.0 - g)))", "least * g / (1.0 - g)", "the tail is rounded to nearest"),
+        (
+            "down(least * up(g / down(1.0 - g)))",
+            "least * g / (1.0 - g)",
+            "the tail is rounded to nearest",
+            "g is widened before, by more than these three roundings",
+        ),
         ("g = up(cmdp.gamma * high)", "g = up(cmdp.gamma * low)", "the bound takes the row sum that flatters"),
         ("*(-offsets).tolist()", "*offsets.tolist()", "the limits enter with the wrong sign"),
         (
@@ -383,7 +388,7 @@ MUTANTS: list[Mutant] = [
     ),
     *of(
         "exact/highs.py",
-        "interrupts",
+        "interrupts exact",
         ("if stop():\n", "if False:\n", "a large LP cannot be stopped"),
         (
             "answer.ineqlin.marginals if solved",
@@ -812,7 +817,7 @@ MUTANTS: list[Mutant] = [
     ),
     *of(
         "certificates/checker.py",
-        "certificate",
+        "certificate bounds",
         ("abs(v_0 - bound) + errors[0]", "abs(v_0 - bound)", "the gap forgets the rounding"),
         ("v + errors[1:]", "v", "the violation forgets the rounding"),
         ("residual + (terms * EPS + slack)[:, None] * size", "residual", "the rounding of the residual is forgotten"),

