@@ -543,7 +543,7 @@ MUTANTS: list[Mutant] = [
         "rules/growing.py",
         "adaptive::test_the_dual_step_solves_its_equation "
         "adaptive::test_with_one_state_the_prediction_is_exact "
-        "adaptive::test_the_residual_vanishes_at_the_optimum_only run",
+        "adaptive::test_the_residual_vanishes_at_the_optimum_only run safeguard",
         ("np.abs(lam * v).sum()", "(lam * v).sum()", "slack limits with a price look optimal"),
         ("_scaled(state, self.growth)", "state", "the steps do not grow"),
         ("rejected=state.rejected + 1", "rejected=0", "no candidate is ever given up"),

@@ -13,6 +13,7 @@ from cmdpkit.learners import ExactLearner
 from cmdpkit.learners.tabular import LOWEST_LOG_PROBABILITY
 from cmdpkit.primal_dual import primal_dual
 from cmdpkit.rules import growing
+from cmdpkit.rules.base import View
 from cmdpkit.rules.growing import GrowingPMDPD, allowed_error, errors
 from models import lp_optimum, random_model
 
@@ -250,3 +251,25 @@ def test_the_parabola_of_theorem_b():
     history = ck.solve(cmdp, "pmd-pd", tol=0.0, max_iterations=9).history
     values = np.abs(history.constraint_values[:, 0] - cmdp.limits[0])
     np.testing.assert_allclose(np.log10(values), logs[:9], rtol=0.02)
+
+
+def test_the_two_tests_by_hand():
+    """step 2, η′ = 0.5: M = 1/4. λ moves by 3, so ‖Δλ‖²_* = 36; a step of length 4 + 18 may err by 11 more."""
+
+    class Seen(View):
+        visit_error = 20.0
+        divergence = 4.0
+
+    view = Seen(0.0, np.array([1.5]), np.ones(2), 0.5)
+    zero = np.zeros(1)
+    state = (
+        GrowingPMDPD()
+        .start(view)
+        ._replace(
+            multipliers=np.array([3.0]), anchored=zero, predicted=np.array([0.5]), step=2.0, eta_dual=np.array([0.5])
+        )
+    )
+    held, missed = errors(state, view)
+    # 20 − ½ (4 + ½ · 36), and 2 · sqrt(¼ · (1.5 − 0.5)²)
+    assert held == pytest.approx(9.0)
+    assert missed == pytest.approx(1.0)
