@@ -28,6 +28,7 @@ from cmdpkit.evaluation.system import PolicySystem
 from cmdpkit.exact.local import Blend, LocalDual, Outlook, Viewpoint, outlook
 from cmdpkit.exact.master import Mixture, best_mixture, least_violation
 from cmdpkit.exact.mdp import Minimum, Oracle, Stop, never
+from cmdpkit.exact.vertex import least_randomised
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 
@@ -296,24 +297,35 @@ class ColumnSearch:
 
     # -- the answer ---------------------------------------------------------------------------------------------
 
-    def policy(self) -> TabularPolicy:
+    def policy(self, occupancy: PairTable | None = None) -> TabularPolicy:
         """The stationary policy of the best mixture: π(a|s) = d(s, a) / Σ_a d(s, a), with d the mixed occupancy.
 
         While no mixture meets the limits, the mixture that misses them least; before any column, the uniform policy.
         """
-        pairs = self.cmdp.pairs
+        pairs, choice = self.cmdp.pairs, self._oracle.choice
         if not self.columns:
             return TabularPolicy.over(pairs, pairs.uniform())
-        weights = (self.mixture or least_violation(self._scaled_rows())[1]).weights
-        choice = self._oracle.choice
         fallback = pairs.uniform() if choice is None else pairs.one_hot(choice)
+        return TabularPolicy.from_occupancy(pairs, self.occupancy() if occupancy is None else occupancy, fallback)
+
+    def occupancy(self) -> PairTable:
+        """Discounted visits to the pairs under that mixture."""
+        pairs = self.cmdp.pairs
+        weights = (self.mixture or least_violation(self._scaled_rows())[1]).weights
         occupancy = np.zeros(pairs.shape)
         for j in np.flatnonzero(weights > 0.0):
             pi = self._probabilities(self.columns[j])
             system = PolicySystem(self.cmdp, pi, plan=self._oracle.plan)
             visits = system.state_occupancy(accuracy=COLUMN_ACCURACY * self.tol)
             occupancy += weights[j] * pairs.over(visits) * pi
-        return TabularPolicy.from_occupancy(pairs, occupancy, fallback)
+        return occupancy
+
+    def vertex(self) -> tuple[TabularPolicy, TabularPolicy | None]:
+        """`policy()`, and one of the same values that randomises in fewer states, if there is one (vertex.py)."""
+        oracle, occupancy = self._oracle, self.occupancy()
+        policy, visits = self.policy(occupancy), self.cmdp.pairs.sum(occupancy)
+        values = oracle.state_values
+        return policy, least_randomised(self.cmdp, policy, visits, oracle.plan, oracle.accuracy, values)
 
     def _probabilities(self, column: Any) -> PairTable:
         if isinstance(column, Blend):

@@ -31,6 +31,7 @@ class LPSolution:
     feasible: bool | None
     policy: TabularPolicy | None = None
     multipliers: Array | None = None
+    visits: Array | None = None  # (S,)
     message: str = ""
     iterations: int = 0
     out_of_budget: bool = False
@@ -50,7 +51,8 @@ def solve_lp(
         stopped = answer.status == highs.OUT_OF_BUDGET
         return LPSolution(None, message=answer.message, iterations=answer.iterations, out_of_budget=stopped)
     multipliers = np.maximum(-answer.prices, 0.0) * scales[0] / scales[1:]
-    return LPSolution(True, _policy(cmdp, answer.x), multipliers, answer.message, answer.iterations)
+    visits = cmdp.pairs.sum(cmdp.pairs.like(np.maximum(answer.x, 0.0)))
+    return LPSolution(True, _policy(cmdp, answer.x), multipliers, visits, answer.message, answer.iterations)
 
 
 def least_violation(

@@ -14,10 +14,12 @@ from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.certificates.checker import certificate_of, refutation
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.patience import Stopped, until
+from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.columns import ColumnSearch
-from cmdpkit.exact.linprog import least_violation, solve_lp
+from cmdpkit.exact.linprog import LPSolution, least_violation, solve_lp
 from cmdpkit.exact.mdp import minimise, polished_bound
 from cmdpkit.exact.slater import least_miss
+from cmdpkit.exact.vertex import least_randomised
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.primal_dual import primal_dual
@@ -50,7 +52,7 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget) -> Out
     """Columns to the end; "auto" lets PMD-PD find the neighbourhood first, where its steps are cheap."""
     search = ColumnSearch(cmdp, tol, budget.exhausted)
     rows: list[tuple[Any, ...]] = []
-    certificate = None
+    answer: tuple[TabularPolicy, Certificate] | None = None
     status = budget.spent(0)
     with contextlib.suppress(Stopped), until(budget.exhausted):
         start = _seek_neighbourhood(search, budget) if method == "auto" and status is None else None
@@ -61,24 +63,22 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget) -> Out
             if search.farkas is not None:
                 status = Status.INFEASIBLE
             elif search.stuck or _close_enough(search, tol):
-                certificate = _certificate(search)
-                if certificate.optimal(tol):
+                answer = _answer(search, tol, search.bound)
+                if answer[1].optimal(tol):
                     status = Status.OPTIMAL
             status = status or budget.spent(search.oracle_calls)
             if status is not None:
                 break
     status = status or (budget.spent(search.oracle_calls) if budget.exhausted() else None)
-    policy = search.policy()
-    if search.farkas is not None:
-        certificate = refutation(cmdp, policy, search.farkas, search.farkas_margin)
-    elif status is not Status.OPTIMAL or certificate is None:
-        certificate = _certificate(search)
     if status is None and search.farkas is None:
         # Nothing could be improved any more, and `tol` was still not proved: rounding is in the way
-        certificate, proved = _polished(search, certificate, tol)
-        status = Status.OPTIMAL if proved else Status.NUMERICAL_ERROR
+        answer = _polished(search, answer, tol)
+        status = Status.OPTIMAL if answer[1].optimal(tol) else Status.NUMERICAL_ERROR
     assert status is not None
-    return Outcome(status, policy, certificate, _history(rows), search.oracle_calls)
+    if status not in (Status.OPTIMAL, Status.NUMERICAL_ERROR) or answer is None:
+        policy = search.policy()
+        answer = policy, _certificate(search, policy)
+    return Outcome(status, *answer, _history(rows), search.oracle_calls)
 
 
 def _history(rows: list[tuple[Any, ...]]) -> History:
@@ -132,16 +132,38 @@ def _close_enough(search: ColumnSearch, tol: float) -> bool:
     return search.upper - search.bound <= 0.5 * aim * max(float(search.cmdp.fine_scales[0]), abs(search.upper))
 
 
-def _certificate(search: ColumnSearch) -> Certificate:
-    return certificate_of(search.cmdp, search.policy(), search.multipliers, search.bound)
+def _certificate(search: ColumnSearch, policy: TabularPolicy) -> Certificate:
+    if search.farkas is not None:
+        return refutation(search.cmdp, policy, search.farkas, search.farkas_margin)
+    return certificate_of(search.cmdp, policy, search.multipliers, search.bound)
 
 
-def _polished(search: ColumnSearch, certificate: Certificate, tol: float) -> tuple[Certificate, bool]:
-    """The certificate with a bound whose rounding errors are counted state by state."""
+def _answer(search: ColumnSearch, tol: float, bound: float) -> tuple[TabularPolicy, Certificate]:
+    """The policy of the search, randomised in as few states as possible, and its certificate."""
+    cmdp, (policy, fewer) = search.cmdp, search.vertex()
+    if fewer is not None:
+        certificate = certificate_of(cmdp, fewer, search.multipliers, bound)
+        if certificate.optimal(tol) and _as_good(search, certificate, tol):
+            return fewer, certificate
+    return policy, certificate_of(cmdp, policy, search.multipliers, bound)
+
+
+def _as_good(search: ColumnSearch, certificate: Certificate, tol: float) -> bool:
+    """Whether a certificate stands where that of the search would, also relative to the size of small costs."""
+    cmdp = search.cmdp
+    v_0, v = cmdp.sense * certificate.objective, cmdp.signs * certificate.constraint_values - cmdp.offsets
+    allowed = tol * cmdp.fine_scales[1:] + search.relaxation * search.scales[1:]
+    return v_0 - search.bound <= tol * cmdp.proof_scale(v_0) and bool((v <= allowed).all())
+
+
+def _polished(
+    search: ColumnSearch, answer: tuple[TabularPolicy, Certificate] | None, tol: float
+) -> tuple[TabularPolicy, Certificate]:
+    """The answer with a bound whose rounding errors are counted state by state."""
     bound = polished_bound(search.cmdp, np.append(1.0, search.multipliers), search.stop)
-    if bound > search.bound:
-        certificate = certificate_of(search.cmdp, search.policy(), search.multipliers, bound)
-    return certificate, certificate.optimal(tol)
+    if answer is None or bound > search.bound:
+        answer = _answer(search, tol, max(bound, search.bound))
+    return answer
 
 
 def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
@@ -153,7 +175,7 @@ def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
     if solution.feasible is not True and not solution.out_of_budget:
         policy, certificate = _refuted_by_lp(cmdp, policy, budget)
     if certificate is None:
-        certificate = certificate_of(cmdp, policy, multipliers, _bound(cmdp, multipliers, budget))
+        policy, certificate = _proved_lp(cmdp, solution, policy, multipliers, tol, budget)
     if certificate.infeasibility is not None:
         status = Status.INFEASIBLE
     elif certificate.optimal(tol):  # whatever HiGHS thinks of it
@@ -169,13 +191,23 @@ def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
     return Outcome(status, policy, certificate, history, solution.iterations, note=note)
 
 
-def _bound(cmdp: CMDP, multipliers: Array, budget: Budget) -> float:
-    """G(λ), as far as the budget allows."""
-    try:
-        with until(budget.exhausted):
-            return minimise(cmdp, np.append(1.0, multipliers), stop=budget.exhausted).bound
-    except Stopped:
-        return -np.inf
+def _proved_lp(
+    cmdp: CMDP, solution: LPSolution, policy: TabularPolicy, multipliers: Array, tol: float, budget: Budget
+) -> tuple[TabularPolicy, Certificate]:
+    """The LP's policy with its certificate, as far as the budget allows; deterministic where it need not randomise."""
+    bound, pairs = -np.inf, cmdp.pairs
+    with contextlib.suppress(Stopped), until(budget.exhausted):
+        greedy = minimise(cmdp, np.append(1.0, multipliers), stop=budget.exhausted)
+        bound = greedy.bound
+        if solution.visits is not None:
+            seen = pairs.over(solution.visits) > 0.0
+            policy = TabularPolicy.over(pairs, np.where(seen, policy.pi, pairs.one_hot(greedy.choice)))
+            exact = np.zeros(cmdp.num_constraints + 1)
+            fewer = least_randomised(cmdp, policy, solution.visits, Plan(), exact)
+            certificate = None if fewer is None else certificate_of(cmdp, fewer, multipliers, bound)
+            if fewer is not None and certificate is not None and certificate.optimal(tol):
+                return fewer, certificate
+    return policy, certificate_of(cmdp, policy, multipliers, bound)
 
 
 def with_others_behind(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budget) -> Outcome:
