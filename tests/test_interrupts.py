@@ -8,7 +8,7 @@ import pytest
 
 import cmdpkit as ck
 from cmdpkit.evaluation import patience
-from cmdpkit.evaluation import system as system_module
+from cmdpkit.evaluation.factors import sparse_lu
 from cmdpkit.evaluation.patience import Hurry, Stopped, breathe, hurrying, until
 from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.linprog import solve_lp
@@ -19,15 +19,15 @@ from models import coupled
 METHODS = ["auto", "columns", "lp", "pmd-pd", "npg-pd", "crpo", "pmd-pd-zero"]
 
 
-def after(count):
+class After:
     """A stop that says yes from the `count`-th question on, and counts them."""
 
-    def stop():
-        stop.asked += 1
-        return stop.asked >= count
+    def __init__(self, count):
+        self.count, self.asked = count, 0
 
-    stop.asked = 0
-    return stop
+    def __call__(self):
+        self.asked += 1
+        return self.asked >= self.count
 
 
 def test_breathing_asks_the_nearest_caller():
@@ -46,9 +46,9 @@ def test_sweeps_and_krylov_cycles_can_be_stopped():
     for cmdp in (ck.problems.garnet(states=2_000, actions=3, gamma=0.99, seed=0), coupled(3_000, 1e-4, gamma=0.999)):
         uniform = np.full((cmdp.states, cmdp.actions), 1.0 / cmdp.actions)
         cost = np.random.default_rng(0).random(cmdp.states)
-        with until(after(3)), pytest.raises(Stopped):
+        with until(After(3)), pytest.raises(Stopped):
             PolicySystem(cmdp, uniform).state_values(cost)
-        with until(after(3)), pytest.raises(Stopped):
+        with until(After(3)), pytest.raises(Stopped):
             PolicySystem(cmdp, uniform).state_occupancy()
 
 
@@ -57,7 +57,7 @@ def test_sweeps_and_krylov_cycles_can_be_stopped():
 def test_every_method_ends_with_a_status_wherever_it_is_stopped(method, questions, monkeypatch):
     """The clock is replaced by a counter: the time limit is reached at a given question, wherever that is asked."""
     cmdp = ck.problems.garnet(states=400, actions=4, constraints=2, gamma=0.95, seed=2)
-    stop = after(questions)
+    stop = After(questions)
     monkeypatch.setattr(Budget, "exhausted", lambda self: stop())
     result = ck.solve(cmdp, method, time_limit=1e9, max_iterations=1_000)
     assert isinstance(result.status, ck.Status)
@@ -164,7 +164,7 @@ def swept(late):
     cmdp = ck.problems.garnet(states=2_000, actions=3, gamma=0.99, seed=0)
     uniform = np.full((cmdp.states, cmdp.actions), 1.0 / cmdp.actions)
     cost = np.random.default_rng(0).random(cmdp.states)
-    system, counted = PolicySystem(cmdp, uniform), after(10**9)
+    system, counted = PolicySystem(cmdp, uniform), After(10**9)
     with hurrying(late), until(counted):
         values = system.state_values(cost)
     residual = cost + cmdp.gamma * (system.chain @ values) - values
@@ -195,7 +195,7 @@ def test_krylov_cycles_in_a_hurry_end_with_what_they_have(no_grace):
     cmdp = coupled(3_000, 1e-4, gamma=0.999)
     uniform = np.full((cmdp.states, cmdp.actions), 1.0 / cmdp.actions)
     cost = np.random.default_rng(0).random(cmdp.states)
-    system, asked = PolicySystem(cmdp, uniform), after(10**9)
+    system, asked = PolicySystem(cmdp, uniform), After(10**9)
     with hurrying(lambda: True), until(asked):
         system.state_values(cost)
     assert system.plan.method == "krylov"
@@ -233,15 +233,14 @@ def test_no_factorisation_begins_when_time_is_up(monkeypatch):
 def test_an_answer_takes_one_factorisation_after_the_time_is_up(questions, monkeypatch):
     """The visits of the columns are kept, so that only the certificate needs a factorisation."""
     cmdp = ck.problems.two_queues(capacity=30, gamma=0.999)
-    stop, late = after(questions), []
+    stop, late = After(questions), []
     monkeypatch.setattr(Budget, "exhausted", lambda self: stop())
-    plain = system_module.sparse_lu
 
     def counted(*arguments):
         late.append(stop.asked >= questions)
-        return plain(*arguments)
+        return sparse_lu(*arguments)
 
-    monkeypatch.setattr(system_module, "sparse_lu", counted)
+    monkeypatch.setattr("cmdpkit.evaluation.system.sparse_lu", counted)
     result = ck.solve(cmdp, "columns", time_limit=1e9)
     assert result.status is ck.Status.TIME_LIMIT
     assert not all(late)
