@@ -89,10 +89,25 @@ def test_runs_that_differ_are_findings(tmp_path):
 
 
 def test_memory_that_grows_is_told(monkeypatch):
-    kept = []
-    work = [lambda: kept.append(bytearray(2**20)), lambda: endurance.time.sleep(0.01)]
-    monkeypatch.setattr(endurance, "_workload", lambda *_: work)
-    *minutes, last = endurance.memory(0.02, seed=0, every=0.05)
-    assert len(minutes) > 5
-    slope = float(last.split(", ")[1].split()[0])
-    assert slope > 1_000.0  # a megabyte every ten milliseconds would be 360,000 an hour on an idle machine
+    """A clock that jumps, and a process that grows by a megabyte at every step of half a minute."""
+    now, size = [0.0], [100.0]
+
+    def work():
+        now[0] += 30.0
+        size[0] += 1.0
+
+    monkeypatch.setattr(endurance, "_workload", lambda *_: [work] * 4)
+    monkeypatch.setattr(endurance.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(endurance, "_resident_megabytes", lambda: size[0])
+    *minutes, last = endurance.memory(60.0, seed=0)
+    assert len(minutes) == 60
+    assert "minute 1.0: 102.0 MB, 0 rounds" in minutes[0]
+    # the first fifth is left out: twelve minutes
+    assert last == "memory: 30 rounds, +120.0 MB an hour, from 124.0 to 220.0 MB"
+
+
+def test_memory_is_measured():
+    before = endurance._resident_megabytes()
+    kept = endurance.np.ones(2**23)
+    assert 60.0 < endurance._resident_megabytes() - before < 70.0
+    del kept
