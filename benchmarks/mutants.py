@@ -406,7 +406,7 @@ MUTANTS: list[Mutant] = [
         "exact",
         ("step = min(\n", "step = max(\n", "least squares step past the boundary"),
         (
-            "slopes = matrix.T @ (target - matrix @ x)",
+            "slopes = matrix.T @ residual",
             "slopes = matrix.T @ target",
             "least squares do not see their residual",
         ),
@@ -441,7 +441,7 @@ MUTANTS: list[Mutant] = [
     ),
     *of(
         "exact/columns.py",
-        "exact certificate solve::test_closed_form solve::test_infeasible_models_are_proved_so",
+        "exact certificate steep_prices solve::test_closed_form solve::test_infeasible_models_are_proved_so",
         ("if answer.bound > self.bound:", "if answer.bound > -np.inf:", "the last bound is kept, not the best"),
         (
             "self.farkas, self.farkas_margin = y, answer.bound",
@@ -449,6 +449,7 @@ MUTANTS: list[Mutant] = [
             "the Farkas margin is overstated",
         ),
         ("weights[j] * visits[:, None] * pi", "weights[j] * pi", "policies are mixed without their visits"),
+        ("(high - target) / (high - low)", "(target - low) / (high - low)", "a policy goes away from its bound"),
         ("if mixture.excess > 1e-12:", "if mixture.excess > 1.0:", "a mixture outside the limits is an answer"),
     ),
     *of(
