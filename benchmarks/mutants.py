@@ -960,15 +960,16 @@ MUTANTS: list[Mutant] = [
     ),
     *of(
         "run/recorder.py",
-        "run checkpoints first_order",
+        "run checkpoints first_order bounds::test_histories_near_large_limits_keep_their_digits",
         (
             "self.occupancy += self.learner.occupancy",
             "self.occupancy = self.learner.occupancy",
             "the average is the last",
         ),
         ("iterate.v - self.margins", "iterate.v + self.margins", "tightened limits are recorded twice"),
+        (" + problem.signs * row.lost", "", "histories lose digits to large limits"),
         ('self.last_weights = np.array(state["last_weights"])', "pass", "checkpoints forget the last weights"),
-        ("int(steps), float(time), int(samples))", "int(steps), float(time), 0)", "checkpoints forget the samples"),
+        ("int(steps), float(time), int(samples),", "int(steps), float(time), 0,", "checkpoints forget the samples"),
         (
             "problem.violations(row.v) / problem.tolerance_scales",
             "problem.violations(row.v)",
