@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array, PairTable
-from cmdpkit.evaluation.system import PolicySystem
+from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.local import Blend, LocalDual, Outlook, Viewpoint, outlook
 from cmdpkit.exact.master import Mixture, best_mixture, least_violation
 from cmdpkit.exact.mdp import Minimum, Oracle, Stop, never
@@ -104,6 +104,7 @@ class ColumnSearch:
         self._units = self.scales[0] / self.scales[1:]  # of the multipliers
         self._oracle = Oracle(cmdp, self.stop, accuracy=COLUMN_ACCURACY * self.tol * cmdp.fine_scales)
         self._visits: Array | None = None
+        self._kept: dict[int, Array] = {}  # state visits of columns that would have to be factorised again
         self._excess = np.inf  # by which the columns miss the limits at least, scaled
 
     # -- columns ------------------------------------------------------------------------------------------------
@@ -134,7 +135,22 @@ class ColumnSearch:
         answer = self._ask(np.concatenate([[1.0], multipliers]), **ends)
         if answer.bound > self.bound:
             self.bound, self.multipliers = answer.bound, multipliers
-        return self.add(answer.choice, answer.values)
+        return self._take(answer)
+
+    def _take(self, answer: Minimum) -> bool:
+        """Take the oracle's answer as a column."""
+        fresh, system = self.add(answer.choice, answer.values), self._oracle.system
+        if fresh and self.plan.is_direct and system is not None:
+            self._keep(system.state_occupancy())
+        return fresh
+
+    def _keep(self, visits: Array) -> None:
+        """Keep the visits of the last column, and those of the columns in use."""
+        if self.plan.is_direct:
+            used = [] if self.mixture is None else np.flatnonzero(self.mixture.weights).tolist()
+            recent = len(self.columns) - 2 * (self.cmdp.num_constraints + 1)
+            self._kept = {j: x for j, x in self._kept.items() if j in used or j >= recent}
+            self._kept[len(self.columns) - 1] = visits
 
     # -- the search ---------------------------------------------------------------------------------------------
 
@@ -234,7 +250,8 @@ class ColumnSearch:
         view = self._viewpoint(
             blend, system, system.state_values(costs, self._oracle.state_values, self._oracle.accuracy)
         )
-        self.add(blend, view.values)
+        if self.add(blend, view.values):
+            self._keep(view.visits)
         return view
 
     def _outlook(self, view: Viewpoint, start: Array, margin: float) -> Outlook:
@@ -251,6 +268,21 @@ class ColumnSearch:
         self.relaxation = 0.5 * self.tol * self.cmdp.fine_scales[1:] / self.scales[1:]
         self.stuck = not self._price()
         return not self.stuck
+
+    def meet(self, bound: float) -> None:
+        """Take the mixture that comes halfway from `tol` to a bound which rounding keeps below the optimum.
+
+        Where prices are steep, a bound loses a multiple of the rounding error that they weigh. A mixture of the best
+        within the limits and the best within half of `tol` beyond them has any objective in between.
+        """
+        table = np.array(self.values).T / self.scales[:, None]
+        loose = 0.5 * self.tol * self.cmdp.fine_scales[1:] / self.scales[1:]
+        strict, relaxed = (best_mixture(table[0], table[1:], limits) for limits in (np.zeros(loose.size), loose))
+        high, low = (float(table[0] @ mixture.weights) for mixture in (strict, relaxed))
+        target = (bound + 0.5 * self.tol * self.cmdp.proof_scale(bound)) / float(self.scales[0])
+        if low < high and np.isfinite(target):
+            share = min(max((high - target) / (high - low), 0.0), 1.0)
+            self.mixture = strict._replace(weights=(1.0 - share) * strict.weights + share * relaxed.weights)
 
     def _price(self) -> bool:
         """Solve the master; False when the columns found so far cannot meet the limits."""
@@ -273,7 +305,7 @@ class ColumnSearch:
             total = float(y.sum())
             y = y / total  # the margin is proved for these very weights
             answer = self._ask(np.concatenate([[0.0], y]))
-            fresh = self.add(answer.choice, answer.values)
+            fresh = self._take(answer)
             if answer.bound > 0.0:
                 self.farkas, self.farkas_margin = y, answer.bound
                 return
@@ -286,7 +318,7 @@ class ColumnSearch:
         """Neither met nor refuted together: a single limit may be refuted, else they touch what is possible."""
         for i, single in enumerate(np.eye(self.cmdp.num_constraints)):
             answer = self._ask(np.append(0.0, single))
-            self.add(answer.choice, answer.values)
+            self._take(answer)
             if answer.bound > 0.0:
                 self.farkas, self.farkas_margin = np.eye(len(single))[i], answer.bound
                 return
@@ -296,6 +328,11 @@ class ColumnSearch:
         return np.array(self.values).T[1:] / self.scales[1:, None]
 
     # -- the answer ---------------------------------------------------------------------------------------------
+
+    @property
+    def plan(self) -> Plan:
+        """The method that has suited the chains of the model."""
+        return self._oracle.plan
 
     def policy(self, occupancy: PairTable | None = None) -> TabularPolicy:
         """The stationary policy of the best mixture: π(a|s) = d(s, a) / Σ_a d(s, a), with d the mixed occupancy.
@@ -315,8 +352,10 @@ class ColumnSearch:
         occupancy = np.zeros(pairs.shape)
         for j in np.flatnonzero(weights > 0.0):
             pi = self._probabilities(self.columns[j])
-            system = PolicySystem(self.cmdp, pi, plan=self._oracle.plan)
-            visits = system.state_occupancy(accuracy=COLUMN_ACCURACY * self.tol)
+            visits = self._kept.get(int(j))
+            if visits is None:
+                system = PolicySystem(self.cmdp, pi, plan=self.plan)
+                visits = system.state_occupancy(accuracy=COLUMN_ACCURACY * self.tol)
             occupancy += weights[j] * pairs.over(visits) * pi
         return occupancy
 

@@ -62,6 +62,11 @@ class ExactLearner:
         self.log_normaliser: StateArray | None = None  # ℓ of the last step, where it was a plain mirror step
         self.move_to(policy)
 
+    @property
+    def plan(self) -> Plan:
+        """The method that suits the chains of the model."""
+        return self._plan
+
     def move_to(self, policy: TabularPolicy) -> None:
         """Make `policy` the current one: factorise its system, compute its occupancy and all m + 1 values."""
         self.policy = policy
@@ -75,6 +80,7 @@ class ExactLearner:
         self.occupancy = self.cmdp.pairs.over(visits) * self.policy.pi
         values = self.cmdp.costs @ self.occupancy.ravel()
         self._objective = float(values[0])
+        self.discounted_costs: ConstraintArray = values[1:]  # limits not subtracted
         self._v = values[1:] - self.cmdp.offsets
 
     def look(self) -> ExactView:

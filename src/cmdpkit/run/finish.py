@@ -52,7 +52,7 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget) -> Out
     """Columns to the end; "auto" lets PMD-PD find the neighbourhood first, where its steps are cheap."""
     search = ColumnSearch(cmdp, tol, budget.exhausted)
     rows: list[tuple[Any, ...]] = []
-    answer: tuple[TabularPolicy, Certificate] | None = None
+    policy, certificate = None, None
     status = budget.spent(0)
     with contextlib.suppress(Stopped), until(budget.exhausted):
         start = _seek_neighbourhood(search, budget) if method == "auto" and status is None else None
@@ -63,22 +63,22 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget) -> Out
             if search.farkas is not None:
                 status = Status.INFEASIBLE
             elif search.stuck or _close_enough(search, tol):
-                answer = _answer(search, tol, search.bound)
-                if answer[1].optimal(tol):
+                policy, certificate = _answer(search, search.bound, tol)
+                if certificate.optimal(tol):
                     status = Status.OPTIMAL
             status = status or budget.spent(search.oracle_calls)
             if status is not None:
                 break
     status = status or (budget.spent(search.oracle_calls) if budget.exhausted() else None)
+    if status is not Status.OPTIMAL or policy is None or certificate is None:
+        policy = search.policy()
+        certificate = _certificate(search, policy)
     if status is None and search.farkas is None:
         # Nothing could be improved any more, and `tol` was still not proved: rounding is in the way
-        answer = _polished(search, answer, tol)
-        status = Status.OPTIMAL if answer[1].optimal(tol) else Status.NUMERICAL_ERROR
+        policy, certificate = _polished(search, policy, certificate, tol)
+        status = Status.OPTIMAL if certificate.optimal(tol) else Status.NUMERICAL_ERROR
     assert status is not None
-    if status not in (Status.OPTIMAL, Status.NUMERICAL_ERROR) or answer is None:
-        policy = search.policy()
-        answer = policy, _certificate(search, policy)
-    return Outcome(status, *answer, _history(rows), search.oracle_calls)
+    return Outcome(status, policy, certificate, _history(rows), search.oracle_calls)
 
 
 def _history(rows: list[tuple[Any, ...]]) -> History:
@@ -134,22 +134,22 @@ def _close_enough(search: ColumnSearch, tol: float) -> bool:
 
 def _certificate(search: ColumnSearch, policy: TabularPolicy) -> Certificate:
     if search.farkas is not None:
-        return refutation(search.cmdp, policy, search.farkas, search.farkas_margin)
-    return certificate_of(search.cmdp, policy, search.multipliers, search.bound)
+        return refutation(search.cmdp, policy, search.farkas, search.farkas_margin, search.plan)
+    return certificate_of(search.cmdp, policy, search.multipliers, search.bound, search.plan)
 
 
-def _answer(search: ColumnSearch, tol: float, bound: float) -> tuple[TabularPolicy, Certificate]:
-    """The policy of the search, randomised in as few states as possible, and its certificate."""
+def _answer(search: ColumnSearch, bound: float, tol: float) -> tuple[TabularPolicy, Certificate]:
+    """The policy of the search with its certificate; one that randomises in fewer states, if it is proved as well."""
     cmdp, (policy, fewer) = search.cmdp, search.vertex()
     if fewer is not None:
-        certificate = certificate_of(cmdp, fewer, search.multipliers, bound)
+        certificate = certificate_of(cmdp, fewer, search.multipliers, bound, search.plan)
         if certificate.optimal(tol) and _as_good(search, certificate, tol):
             return fewer, certificate
-    return policy, certificate_of(cmdp, policy, search.multipliers, bound)
+    return policy, certificate_of(cmdp, policy, search.multipliers, bound, search.plan)
 
 
 def _as_good(search: ColumnSearch, certificate: Certificate, tol: float) -> bool:
-    """Whether a certificate stands where that of the search would, also relative to the size of small costs."""
+    """Whether a policy is as good as a search must make it, also relative to the size of small costs."""
     cmdp = search.cmdp
     v_0, v = cmdp.sense * certificate.objective, cmdp.signs * certificate.constraint_values - cmdp.offsets
     allowed = tol * cmdp.fine_scales[1:] + search.relaxation * search.scales[1:]
@@ -157,13 +157,18 @@ def _as_good(search: ColumnSearch, certificate: Certificate, tol: float) -> bool
 
 
 def _polished(
-    search: ColumnSearch, answer: tuple[TabularPolicy, Certificate] | None, tol: float
+    search: ColumnSearch, policy: TabularPolicy, certificate: Certificate, tol: float
 ) -> tuple[TabularPolicy, Certificate]:
-    """The answer with a bound whose rounding errors are counted state by state."""
-    bound = polished_bound(search.cmdp, np.append(1.0, search.multipliers), search.stop)
-    if answer is None or bound > search.bound:
-        answer = _answer(search, tol, max(bound, search.bound))
-    return answer
+    """With a bound whose rounding errors are counted state by state and, if need be, a policy that comes to meet it."""
+    cmdp, multipliers = search.cmdp, search.multipliers
+    bound = max(search.bound, polished_bound(cmdp, np.append(1.0, multipliers), search.stop))
+    if bound > search.bound:
+        policy, certificate = _answer(search, bound, tol)
+    if certificate.optimal(tol) or not cmdp.num_constraints:
+        return policy, certificate
+    search.meet(bound)
+    halfway, met = _answer(search, bound, tol)
+    return (halfway, met) if _merit(met, tol) < _merit(certificate, tol) else (policy, certificate)
 
 
 def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
