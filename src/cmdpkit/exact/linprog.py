@@ -41,7 +41,7 @@ def solve_lp(
     cmdp: CMDP, time_limit: float | None = None, max_iterations: int | None = None, stop: Stop | None = None
 ) -> LPSolution:
     """The optimal policy and multipliers of the constrained problem; `stop` ends the search for them."""
-    scales = _scales(cmdp)
+    scales = cost_scales(cmdp)
     rows = cmdp.costs[1:] / scales[1:, None]
     options = {"time_limit": time_limit and max(time_limit, 1e-3), "maxiter": max_iterations}
     answer = _highs(cmdp, cmdp.costs[0] / scales[0], rows, cmdp.offsets / scales[1:], options=options, stop=stop)
@@ -63,7 +63,7 @@ def least_violation(
     y is the Farkas vector of an infeasible model: Σ y_i V_i(π) > 0 for every policy π. By default the unit of a
     constraint is the largest size of its cost.
     """
-    scales = _scales(cmdp)[1:]
+    scales = cost_scales(cmdp)[1:]
     excess = (scales if units is None else units) / scales  # of row i for each unit of the common excess t
     rows = cmdp.costs[1:] / scales[:, None]
     options = {"time_limit": time_limit}
@@ -74,7 +74,7 @@ def least_violation(
     return float(answer.x[-1]), _policy(cmdp, answer.x[:-1]), y / y.sum()
 
 
-def _scales(cmdp: CMDP) -> Array:
+def cost_scales(cmdp: CMDP) -> Array:
     """The largest size of each cost, so that HiGHS's absolute tolerances mean the same for all units."""
     return np.where(cmdp.cost_sizes > 0.0, cmdp.cost_sizes, 1.0)
 
@@ -82,6 +82,13 @@ def _scales(cmdp: CMDP) -> Array:
 def _policy(cmdp: CMDP, x: Array) -> TabularPolicy:
     pairs = cmdp.pairs
     return TabularPolicy.from_occupancy(pairs, pairs.like(x), pairs.uniform())
+
+
+def flow(cmdp: CMDP) -> tuple[Any, Any]:
+    """(S, N) matrices: Σ_a x(s', a), and Σ_a x(s', a) − γ Σ_{s,a} P(s'|s, a) x(s, a)."""
+    pairs = cmdp.pairs.count
+    leave = sp.csr_array((np.ones(pairs), np.arange(pairs), cmdp.pairs.first), shape=(cmdp.states, pairs))
+    return leave, leave - cmdp.gamma * sp.csr_array(cmdp.transitions).T
 
 
 def _highs(
@@ -94,9 +101,7 @@ def _highs(
     stop: Stop | None = None,
 ) -> Answer:
     """Solve over all occupancies; with `excess`, minimise the t for which row i is at most offset_i + excess_i t."""
-    pairs = cmdp.pairs.count
-    leave = sp.csr_array((np.ones(pairs), np.arange(pairs), cmdp.pairs.first), shape=(cmdp.states, pairs))
-    balance = leave - cmdp.gamma * sp.csr_array(cmdp.transitions).T
+    pairs, balance = cmdp.pairs.count, flow(cmdp)[1]
     if excess is not None:
         cost = np.append(cost, 1.0)
         rows = np.hstack([rows, -excess[:, None]])

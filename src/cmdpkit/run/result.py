@@ -80,6 +80,8 @@ class Result(RunResult):
         last_policy, average_policy: first-order methods only: π_K, and the policy whose values are the averages, which
             is a `MixturePolicy` if it was learned from samples.
         average_certificate: the certificate of `average_policy`, if it was learned from samples.
+        deterministic_bound: with `deterministic=True`, what no deterministic policy surpasses, as HiGHS's branch and
+            bound claims; unlike `certificate.bound` it is not proved.
         samples: transitions drawn for learning; None if nothing was sampled.
         model: the model that was solved; after `Result.load` only its sizes and limits are known.
         iterations, time, method: number of iterations, seconds, and name of the method.
@@ -90,6 +92,7 @@ class Result(RunResult):
     last_policy: Any = field(default=None, repr=False)
     average_policy: Any = field(default=None, repr=False)
     average_certificate: Any = field(default=None, repr=False)
+    deterministic_bound: float | None = None
 
     def to_dict(self, policy: bool = False) -> dict[str, Any]:
         certificate, exact = self.certificate, isinstance(self.certificate, Certificate)
@@ -108,6 +111,8 @@ class Result(RunResult):
             "iterations": self.iterations,
             "time": self.time,
         }
+        if self.deterministic_bound is not None:
+            summary |= {"deterministic_bound": finite(self.deterministic_bound)}
         if self.samples is not None:
             summary |= {"samples": self.samples}
         if not exact:

@@ -23,6 +23,7 @@ AnyResult = TypeVar("AnyResult", bound=RunResult)
 
 KIND, VERSION = "cmdpkit result", 1
 POLICIES = ("policy", "last_policy", "average_policy")
+LATER = ("deterministic_bound",)  # not in the files of older versions
 CERTIFICATES: dict[str, type] = {"Certificate": Certificate, "SimulationCertificate": SimulationCertificate}
 
 
@@ -61,7 +62,7 @@ def load_result(kind: type[AnyResult], path: PathLike) -> AnyResult:
                 values[entry.name] = _policy(entry.name, arrays)
             elif entry.name == "model":
                 values["model"] = _problem(plain["model"])
-            elif entry.name != "history":
+            elif entry.name != "history" and not (entry.name in LATER and entry.name not in plain):
                 values[entry.name] = _decode(plain[entry.name])
         return kind(**values)
     except KeyError as error:
