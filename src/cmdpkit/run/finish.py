@@ -12,6 +12,7 @@ import numpy as np
 
 from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.certificates.checker import certificate_of, refutation
+from cmdpkit.certificates.prover import best_bound
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.patience import Stopped, until
 from cmdpkit.evaluation.system import Plan
@@ -181,6 +182,8 @@ def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
         policy, certificate = _refuted_by_lp(cmdp, policy, budget)
     if certificate is None:
         policy, certificate = _proved_lp(cmdp, solution, policy, multipliers, tol, budget)
+        if solution.feasible and not certificate.optimal(tol):
+            certificate = _with_own_prices(cmdp, policy, certificate, tol, budget)
     if certificate.infeasibility is not None:
         status = Status.INFEASIBLE
     elif certificate.optimal(tol):  # whatever HiGHS thinks of it
@@ -213,6 +216,21 @@ def _proved_lp(
             if fewer is not None and certificate is not None and certificate.optimal(tol):
                 return fewer, certificate
     return policy, certificate_of(cmdp, policy, multipliers, bound)
+
+
+def _with_own_prices(
+    cmdp: CMDP, policy: TabularPolicy, certificate: Certificate, tol: float, budget: Budget
+) -> Certificate:
+    """HiGHS's prices are exact to its tolerance only; on a small model better ones may prove the same policy."""
+    if cmdp.pairs.count > LARGE:
+        return certificate
+    with contextlib.suppress(Stopped), until(budget.exhausted):
+        search = best_bound(cmdp, stop=budget.exhausted)
+        weights = np.append(1.0, search.multipliers)
+        bound = max(search.bound, polished_bound(cmdp, weights, budget.exhausted))
+        better = certificate_of(cmdp, policy, search.multipliers, bound)
+        return min(certificate, better, key=lambda one: _merit(one, tol))
+    return certificate
 
 
 def with_others_behind(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budget) -> Outcome:
