@@ -52,6 +52,9 @@ def solve_flags() -> list[click.Option]:
 @click.option("--time-limit", type=float, metavar="SECONDS", help="Stop after this time with the best policy so far.")
 @SET
 @click.option(
+    "--deterministic", is_flag=True, default=None, help="Find the best policy without randomising; small models only."
+)
+@click.option(
     "--sample", is_flag=True, help=f"Learn from samples of the model only: {', '.join(method_names('sampled'))}."
 )
 @click.option("--budget", type=int, metavar="TRANSITIONS", help="--sample: maximum number of transitions drawn.")

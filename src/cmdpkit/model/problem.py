@@ -7,6 +7,7 @@ import numpy as np
 from cmdpkit.checks import Array, ConstraintArray, CostArray, freeze
 from cmdpkit.model.limits import Limit
 from cmdpkit.model.pairs import Pairs
+from cmdpkit.tables import model_html
 
 
 class Problem:
@@ -68,6 +69,9 @@ class Problem:
     def tolerance_scales(self) -> ConstraintArray:
         """A violation is measured relative to max(1, |limit|)."""
         return np.maximum(1.0, np.abs(self.limits))
+
+    def _repr_html_(self) -> str:
+        return model_html(self)
 
     def __repr__(self) -> str:
         sizes = f"states={self.states}, actions={self.actions}"

@@ -14,6 +14,7 @@ from cmdpkit.files import PathLike, write_json
 from cmdpkit.model import Problem
 from cmdpkit.run.history import History
 from cmdpkit.run.status import Status
+from cmdpkit.tables import result_html, text_html
 
 RECENT = 20
 """Iterations of a training run over which its objective and constraint values are averaged."""
@@ -126,6 +127,9 @@ class Result(RunResult):
 
         return result_text(self)
 
+    def _repr_html_(self) -> str:
+        return result_html(self)
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TrainingResult(RunResult):
@@ -185,6 +189,9 @@ class TrainingResult(RunResult):
         from cmdpkit.report import training_text
 
         return training_text(self)
+
+    def _repr_html_(self) -> str:
+        return text_html(str(self))
 
 
 class TrainingFailed(RuntimeError):

@@ -16,7 +16,7 @@ from cmdpkit.learners.neural.policy import NeuralPolicy
 from cmdpkit.model import AtLeast, AtMost, Problem
 from cmdpkit.policy import MixturePolicy, TabularPolicy
 from cmdpkit.run.history import History
-from cmdpkit.run.result import RunResult
+from cmdpkit.run.result import Result, RunResult, TrainingResult
 from cmdpkit.run.status import Status
 
 AnyResult = TypeVar("AnyResult", bound=RunResult)
@@ -69,6 +69,15 @@ def load_result(kind: type[AnyResult], path: PathLike) -> AnyResult:
         raise ValueError(f"{path} is damaged: the entry {error} is missing") from error
     except (ValueError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"{path} does not hold a valid result: {error}") from error
+
+
+def class_of(path: PathLike) -> type[RunResult]:
+    """Which result a file holds: a `Result` or a `TrainingResult`."""
+    try:
+        name = json.loads(str(load_arrays(path, KIND)["plain"]))["class"]
+    except (KeyError, ValueError, TypeError) as error:
+        raise ValueError(f"{path} does not hold a valid result: {error}") from error
+    return TrainingResult if name == TrainingResult.__name__ else Result
 
 
 def _encode(value: Any) -> Any:
