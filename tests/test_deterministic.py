@@ -98,6 +98,15 @@ def test_what_not_randomising_costs():
     assert result.to_dict()["deterministic_bound"] == pytest.approx(1.0)
 
 
+def test_what_highs_lets_pass_is_excluded():
+    """The second action misses the limit by 1e-7, within HiGHS's tolerances and outside 1e-10; the first does not."""
+    result = ck.solve(needs_randomising(limit=0.8 - 1e-7), tol=1e-10, deterministic=True)
+    assert result.status is ck.Status.OPTIMAL
+    assert result.policy[0] == {0: 1.0}
+    assert result.objective == 0.0
+    assert ck.solve(needs_randomising(limit=0.8), tol=1e-10, deterministic=True).policy[0] == {1: 1.0}
+
+
 def test_no_deterministic_policy_is_told_from_no_policy():
     """At least 1 of an action that gives 1 in half of all steps, and at most 1: only a mixture does."""
     P = np.ones((1, 2, 1))
