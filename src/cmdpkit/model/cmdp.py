@@ -11,7 +11,7 @@ user's units.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +35,7 @@ from cmdpkit.checks import (
     refreeze,
 )
 from cmdpkit.files import PathLike, load_arrays, save_arrays
-from cmdpkit.model.limits import AtLeast, AtMost, Limit, check_limits
+from cmdpkit.model.limits import AtLeast, AtMost, Limit, check_limits, check_new_limits
 from cmdpkit.model.problem import Problem
 
 LARGEST_RATIO = 1e70
@@ -79,28 +79,28 @@ class CMDP(Problem):
         gamma: float,
         initial: Any = None,
     ) -> None:
-        if (reward is None) == (cost is None):
-            given = "both were" if reward is not None else "neither was"
-            raise ValueError(f"exactly one of reward (maximised) and cost (minimised) is needed; {given} given")
+        kind, table = _one_objective(reward, cost)
         self.gamma = check_gamma(gamma)
         self.transitions, self.states, self.actions = check_transitions(transitions)
         self.row_sums = check_rows(self.transitions, self.actions, self.gamma)
         self.longest_row = longest_row(self.transitions)
         shape = (self.states, self.actions)
-        self.maximise = reward is not None
-        kind, table = ("reward", reward) if self.maximise else ("cost", cost)
+        self.maximise = kind == "reward"
         self.objective: PairTable = check_table(table, shape, kind)
         self.constraints = _check_constraints(constraints, shape)
         self.initial: StateArray = check_initial(initial, self.states)
         self._set_units()
+        self._set_costs()
+        self._check_range()
+        self._frozen = True
+
+    def _set_costs(self) -> None:
         # Internal sign convention: costs (m + 1, S·A) with V_i = ⟨costs_i⟩ − offset_i
         tables = np.stack([self.objective, *(np.asarray(c.values) for c in self.constraints)])
         self.costs: CostTable = freeze(self.units[:, None] * tables.reshape(self.num_constraints + 1, -1))
         self.cost_sizes: CostArray = freeze(np.maximum(self.costs.max(axis=1), -self.costs.min(axis=1)))  # max |c_i|
         # max − min of each of the m + 1 costs over all (s, a): how much a single step can matter
         self.spans: CostArray = freeze(np.ptp(self.costs, axis=1))
-        self._check_range()
-        self._frozen = True
 
     def _check_range(self) -> None:
         """Check that values and their squares do not overflow."""
@@ -138,17 +138,74 @@ class CMDP(Problem):
         """What `tol` is relative to in the gap of a policy with the given objective."""
         return max(abs(objective), float(self.fine_scales[0]))
 
+    # -- the same model with other limits or another objective ---------------------------------------------------
+
+    def with_limits(self, limits: Mapping[str, float | None] | None = None, /, **named: float | None) -> CMDP:
+        """The same model with other limits, by name; None removes a limit. Nothing is copied or validated again.
+
+        Args:
+            limits: a mapping from names to limits, for names that are no Python identifiers.
+            **named: limits by name.
+
+        Example:
+            >>> import cmdpkit as ck
+            >>> cmdp = ck.problems.paper()
+            >>> loose = cmdp.with_limits(utility=2.5)
+            >>> round(ck.solve(loose).objective, 6)
+            4.515866
+        """
+        wanted = check_new_limits(limits, named, self.names)
+        new = [(c, wanted.get(str(c.name), c.limit)) for c in self.constraints]
+        return self._derived([replace(c, limit=limit) for c, limit in new if limit is not None])
+
+    def with_objective(self, *, reward: ArrayLike | str | None = None, cost: ArrayLike | str | None = None) -> CMDP:
+        """The same model with another objective; the transitions and all limits are shared.
+
+        Args:
+            reward: (S, A) array whose discounted sum is maximised, or the name of a constraint whose table to take; or
+            cost: the same, minimised. Give exactly one of the two.
+
+        Example:
+            >>> import cmdpkit as ck
+            >>> cmdp = ck.problems.paper()
+            >>> round(ck.solve(cmdp.with_objective(reward="utility")).objective, 6)  # the most that is possible
+            4.525027
+        """
+        kind, table = _one_objective(reward, cost)
+        return self._derived(self.constraints, self._table(table, kind), kind == "reward")
+
+    def _table(self, table: Any, kind: str) -> PairTable:
+        """A table as given, or that of the constraint with this name."""
+        if not isinstance(table, str):
+            return check_table(table, (self.states, self.actions), kind)
+        if table not in self.names:
+            known = ", ".join(map(repr, self.names)) or "none"
+            raise ValueError(f"{kind}={table!r} is not the name of a constraint; the model has {known}")
+        return np.asarray(self.constraints[self.names.index(table)].values)
+
+    def _derived(
+        self, constraints: Iterable[Limit], objective: PairTable | None = None, maximise: bool | None = None
+    ) -> CMDP:
+        """The model with other, validated limits and objective. Transitions and tables that stay are shared."""
+        model = object.__new__(CMDP)
+        model.__dict__.update({name: value for name, value in self.__dict__.items() if name != "_frozen"})
+        model.constraints = tuple(constraints)
+        if objective is not None:
+            model.objective = objective
+            model.maximise = self.maximise if maximise is None else maximise
+        model._set_units()
+        kept = [(id(c.values), c.sign, c.per_step) for c in model.constraints]
+        if objective is not None or kept != [(id(c.values), c.sign, c.per_step) for c in self.constraints]:
+            model._set_costs()
+        model._check_range()
+        model._frozen = True
+        return model
+
     def tightened(self, margin: float | ConstraintArray) -> CMDP:
         """The model of eq. cmdp_zero: every limit moved inwards by `margin`, one number or one per constraint."""
         margins = np.broadcast_to(np.asarray(margin, dtype=float), (self.num_constraints,))
-        moved = [
-            type(c)(c.values, c.limit - c.sign * float(delta), c.name, c.per_step)
-            for c, delta in zip(self.constraints, margins, strict=True)
-        ]
-        kind = "reward" if self.maximise else "cost"
-        return CMDP(
-            self._given_transitions, constraints=moved, gamma=self.gamma, initial=self.initial, **{kind: self.objective}
-        )
+        moved = self.limits - self.signs * margins
+        return self.with_limits(dict(zip(self.names, moved.tolist(), strict=True)))
 
     @property
     def is_extreme(self) -> bool:
@@ -166,20 +223,12 @@ class CMDP(Problem):
         # A limit may be larger than its cost, but not by so much that quotients overflow
         sizes[1:] = np.maximum(sizes[1:], np.abs(self.limits) / LARGEST_RATIO)
         exponents = np.where(sizes > 0.0, np.frexp(np.where(sizes > 0.0, sizes, 1.0))[1], 0)
-        even = [np.ldexp(table, -exponent) for table, exponent in zip(tables, exponents, strict=True)]
+        even = [freeze(np.ldexp(table, -exponent)) for table, exponent in zip(tables, exponents, strict=True)]
         limits = [
-            type(c)(table, float(np.ldexp(c.limit, -exponent)), c.name, c.per_step)
+            replace(c, values=table, limit=float(np.ldexp(c.limit, -exponent)))
             for c, table, exponent in zip(self.constraints, even[1:], exponents[1:], strict=True)
         ]
-        settings: dict[str, Any] = {"constraints": limits, "gamma": self.gamma, "initial": self.initial}
-        balanced = CMDP(self._given_transitions, **settings, **{"reward" if self.maximise else "cost": even[0]})
-        return balanced, exponents
-
-    @property
-    def _given_transitions(self) -> Any:
-        """The transitions as the constructor takes them."""
-        shape = (self.states, self.actions, self.states)
-        return self.transitions if sp.issparse(self.transitions) else self.transitions.reshape(shape)
+        return self._derived(limits, even[0]), exponents
 
     # -- files --------------------------------------------------------------------------------------------------
 
@@ -240,6 +289,14 @@ class CMDP(Problem):
             initial=arrays["initial"],
             **{kind: objective},
         )
+
+
+def _one_objective(reward: Any, cost: Any) -> tuple[str, Any]:
+    """Which of the two was given, and what."""
+    if (reward is None) == (cost is None):
+        given = "both were" if reward is not None else "neither was"
+        raise ValueError(f"exactly one of reward (maximised) and cost (minimised) is needed; {given} given")
+    return ("cost", cost) if reward is None else ("reward", reward)
 
 
 def check_model(cmdp: Any) -> None:
