@@ -211,16 +211,30 @@ MUTANTS: list[Mutant] = [
     *of(
         "model/cmdp.py",
         "model theory",
-        ("c.limit - c.sign * float(delta)", "c.limit - float(delta)", "AtLeast is loosened, not tightened"),
+        ("self.limits - self.signs * margins", "self.limits - margins", "AtLeast is loosened, not tightened"),
         ('"at_least": self.signs < 0', '"at_least": self.signs > 0', "files swap AtMost and AtLeast"),
         ("[c.per_step for c in self.constraints]", "[False for c in self.constraints]", "files forget limits per step"),
         ("np.minimum(1.0, self.spans)", "np.maximum(1.0, self.spans)", "small costs are solved roughly"),
         ("np.abs(self.limits) / LARGEST_VALUE", "0.0 * np.abs(self.limits)", "limits that overflow pass"),
-        (
-            "initial=self.initial, **{kind: self.objective}",
-            "**{kind: self.objective}",
-            "a tightened model starts anywhere",
-        ),
+    ),
+    *of(
+        "model/cmdp.py",
+        "start",
+        ("if objective is not None or kept !=", "if objective is not None and kept !=", "old costs of a new objective"),
+        ("self.maximise if maximise is None else maximise", "self.maximise", "a new objective keeps the old sense"),
+    ),
+    *of(
+        "exact/memory.py",
+        "start",
+        ("sums[rows[1:]] - search.cmdp.offsets", "sums[rows[1:]]", "old columns forget the limits"),
+        ("sums[:, 1:] += search.cmdp.offsets", "sums[:, 1:] += 0.0", "old columns keep the old limits"),
+        ("np.array_equal(cmdp.initial, old.initial)", "True", "old columns hold for another start"),
+    ),
+    *of(
+        "run/start.py",
+        "start",
+        ("known.get(name, 0.0) for name", "0.0 for name", "multipliers are forgotten"),
+        ("(1.0 - EXPLORE) * table", "EXPLORE * table", "the policy is forgotten"),
     ),
     *of(
         "policy.py",

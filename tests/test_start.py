@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import cmdpkit as ck
-from models import random_model
+from models import lp_optimum, random_model
 
 
 def rebuilt(cmdp, limits=None, **objective):
@@ -104,3 +104,132 @@ def test_types_are_checked():
         cmdp.with_limits([1.0, 2.0])
     with pytest.raises(TypeError, match="limit of constraint 'c0' must be a number"):
         cmdp.with_limits(c0="1")
+
+
+# -- start -----------------------------------------------------------------------------------------------------------
+
+METHODS = ("auto", "columns", "lp", "pmd-pd", "pmd-pd-zero")
+
+
+def changes(cmdp):
+    """The same model with a looser limit, without its first limit, and with another objective."""
+    c = cmdp.constraints[0]
+    looser = cmdp.with_limits({c.name: c.limit + c.sign * 0.05 * np.abs(c.values).max()})
+    noise = 1.0 + 0.1 * np.random.default_rng(0).random(cmdp.objective.shape)
+    other = cmdp.with_objective(**{"reward" if cmdp.maximise else "cost": cmdp.objective * noise})
+    return [looser, cmdp.with_limits({c.name: None}), other, cmdp.with_objective(cost=cmdp.names[1])]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("seed", [1, 4, 9])
+def test_every_method_reaches_the_optimum_from_a_start(seed, method):
+    cmdp = random_model(seed, constraints=3)
+    first = ck.solve(cmdp)
+    for other in changes(cmdp):
+        result = ck.solve(other, method, start=first)
+        assert result.status is ck.Status.OPTIMAL
+        assert result.objective == pytest.approx(lp_optimum(other)[0], rel=3e-6, abs=3e-6)
+        again = ck.solve(other, method, start=result)
+        assert again.status is ck.Status.OPTIMAL
+
+
+def test_an_optimum_starts_from_itself_with_one_question():
+    cmdp = ck.problems.paper()
+    first = ck.solve(cmdp)
+    assert first.iterations > 1
+    assert ck.solve(cmdp, start=first).iterations == 1
+    assert ck.solve(cmdp, start=first).objective == pytest.approx(first.objective, abs=1e-9)
+
+
+def test_old_columns_are_not_evaluated_again_for_new_limits(monkeypatch):
+    cmdp = random_model(5, constraints=3, states=24)
+    first = ck.solve(cmdp)
+    monkeypatch.setattr("cmdpkit.exact.columns.ColumnSearch.evaluate", None)
+    assert ck.solve(cmdp.with_limits(c0=cmdp.limits[0] + cmdp.signs[0]), start=first).status is ck.Status.OPTIMAL
+    with pytest.raises(TypeError):  # another objective needs them evaluated again
+        ck.solve(cmdp.with_objective(cost=cmdp.objective**2), start=first)
+
+
+def test_columns_keep_their_values_only_where_the_chains_are_the_same():
+    from cmdpkit.exact.columns import ColumnSearch
+    from cmdpkit.exact.memory import known_rows, recall
+
+    cmdp = random_model(5, constraints=2, states=9, sparse=False)
+    memory = ck.solve(cmdp).memory
+    assert known_rows(rebuilt(cmdp), cmdp) == [0, 1, 2]  # equal numbers in other arrays
+    cheap = cmdp.with_objective(cost=cmdp.units[1] * np.asarray(cmdp.constraints[0].values))
+    assert known_rows(cheap, cmdp) == [1, 1, 2]
+    P = np.roll(cmdp.transitions.reshape(9, -1, 9), 1, axis=0)
+    settings = {"constraints": cmdp.constraints, "gamma": cmdp.gamma, "initial": cmdp.initial, "cost": cmdp.objective}
+    moved = ck.CMDP(P, **settings)
+    assert known_rows(moved, cmdp) is None
+    assert known_rows(ck.CMDP(P, **settings | {"initial": 0}), moved) is None
+    for model in (cheap, moved):
+        search = ColumnSearch(model)
+        recall(search, memory)
+        assert search.columns
+        for column, values in zip(search.columns, search.values, strict=True):
+            policy = ck.TabularPolicy(search._probabilities(column))
+            value = ck.evaluate(model, policy)
+            np.testing.assert_allclose(model.user_constraint_values(values[1:]), value.constraint_values, atol=1e-6)
+            assert model.user_objective(values[0]) == pytest.approx(value.objective, abs=1e-6)
+
+
+@pytest.mark.parametrize("method", ["npg-pd", "crpo", "augmented-lagrangian", "pid-lagrangian"])
+def test_a_first_order_run_continues_from_the_last_policy(method):
+    cmdp = ck.problems.paper()
+    half = ck.solve(cmdp, method, max_iterations=150, tol=0.0)
+    rest, cold = (ck.solve(cmdp, method, max_iterations=1, tol=0.0, start=s) for s in (half, None))
+    # The first policy is the last one, mixed with 1 % of the uniform one
+    assert abs(rest.history.objective[0] - half.history.objective[-1]) < 0.1
+    assert abs(cold.history.objective[0] - half.history.objective[-1]) > 0.2
+    mixed = 0.99 * half.last_policy.probabilities + 0.01 / cmdp.actions
+    given = {"initial_multipliers": half.multipliers} if method not in ("crpo", "pid-lagrangian") else {}
+    same = ck.solve(cmdp, method, max_iterations=1, tol=0.0, initial_policy=mixed, **given)
+    np.testing.assert_allclose(same.history.objective, rest.history.objective, rtol=1e-12)
+
+
+def test_a_start_for_a_simulator_and_from_a_file(tmp_path):
+    cmdp = ck.problems.paper()
+    first = ck.solve(cmdp)
+    learned = ck.solve(cmdp, sampling=ck.Sampling(), max_iterations=2, start=first)
+    assert learned.history.objective[0] > 4.0  # near the optimum of 4.46; the uniform policy has 2.42
+    first.save(tmp_path / "run.npz")
+    loaded = ck.Result.load(tmp_path / "run.npz")
+    assert loaded.memory is None
+    assert ck.solve(cmdp, start=loaded).iterations == 1
+
+
+def test_limits_are_matched_by_name():
+    cmdp = random_model(5, constraints=3, states=24)
+    first = ck.solve(cmdp)
+    fewer = cmdp.with_limits(c0=None)
+    from cmdpkit.run.start import start_from
+
+    np.testing.assert_array_equal(start_from(first, fewer).multipliers, first.multipliers[1:])
+    np.testing.assert_array_equal(start_from(ck.solve(fewer), cmdp).multipliers[0], 0.0)
+
+
+def test_models_of_extreme_scale_start_from_policies_alone():
+    cmdp = random_model(5, constraints=2, states=9)
+    huge = cmdp.with_objective(cost=1e90 * cmdp.objective)
+    assert ck.solve(huge, start=ck.solve(cmdp)).status is ck.Status.OPTIMAL
+    assert ck.solve(huge, start=ck.solve(huge)).status is ck.Status.OPTIMAL
+
+
+def test_the_lp_answers_with_the_start_when_it_may_not_run():
+    cmdp = random_model(5, constraints=2, states=9)
+    first = ck.solve(cmdp)
+    result = ck.solve(cmdp, "lp", time_limit=0.0, start=first)
+    np.testing.assert_array_equal(result.policy.probabilities, first.policy.probabilities)
+
+
+def test_starts_that_do_not_fit_are_refused():
+    cmdp, other = random_model(5, states=9), random_model(5, states=8)
+    first = ck.solve(cmdp)
+    with pytest.raises(ValueError, match=r"a model with 9 states and .* this one has 8"):
+        ck.solve(other, start=first)
+    with pytest.raises(TypeError, match=r"start must be a result of cmdpkit.solve, not TabularPolicy"):
+        ck.solve(cmdp, start=first.policy)
+    with pytest.raises(ValueError, match="start sets 'initial_policy'"):
+        ck.solve(cmdp, "pmd-pd", start=first, initial_policy=first.policy)

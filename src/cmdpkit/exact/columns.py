@@ -135,14 +135,32 @@ class ColumnSearch:
             self.bound, self.multipliers = answer.bound, multipliers
         return self.add(answer.choice, answer.values)
 
+    @property
+    def choice(self) -> Any:
+        """The oracle's last policy, from which its next question starts; None before the first."""
+        return self._oracle.choice
+
+    @choice.setter
+    def choice(self, choice: Any) -> None:
+        self._oracle.choice = choice
+
+    def evaluate(self, column: Any) -> bool:
+        """Evaluate a policy and take it as a column: (S,) choices, a blend, or (S, A) probabilities."""
+        cmdp, pi = self.cmdp, self._probabilities(column)
+        costs = np.einsum("isa,sa->si", cmdp.costs.reshape(-1, *pi.shape), pi)
+        values = PolicySystem(cmdp, pi, plan=self._oracle.plan).state_values(costs, accuracy=self._oracle.accuracy)
+        return self.add(column, cmdp.initial @ values - np.append(0.0, cmdp.offsets))
+
     # -- the search ---------------------------------------------------------------------------------------------
 
     def steps(self, start: Array | None = None) -> Iterator[ColumnSearch]:
         """Improve until nothing can be improved, yielding after every oracle call.
 
-        `stuck` says that the answer cannot be improved; a caller that continues is given relaxed limits.
+        `stuck` says that the answer cannot be improved; a caller that continues is given relaxed limits. Multipliers to
+        start from are taken seriously when there are columns as well.
         """
-        first = FIRST_GAP * float(self.scales[0]) if self.cmdp.num_constraints else 0.0
+        near = FIRST_GAP if start is None or not self.columns else INEXACT * self.tol
+        first = near * float(self.scales[0]) if self.cmdp.num_constraints else 0.0
         self.ask_bound(self.multipliers if start is None else start, gap=first)
         self._price()
         self.stuck = not self.cmdp.num_constraints

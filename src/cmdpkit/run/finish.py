@@ -17,6 +17,7 @@ from cmdpkit.evaluation.patience import Stopped, until
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.linprog import least_violation, solve_lp
 from cmdpkit.exact.mdp import minimise, polished_bound
+from cmdpkit.exact.memory import remember
 from cmdpkit.exact.slater import least_miss
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
@@ -27,6 +28,7 @@ from cmdpkit.run.first_order import exact_learner, with_start
 from cmdpkit.run.history import History
 from cmdpkit.run.outcome import Outcome
 from cmdpkit.run.recorder import ExactRecorder
+from cmdpkit.run.start import Start
 from cmdpkit.run.status import Status
 from cmdpkit.settings import TabularSettings
 
@@ -46,15 +48,22 @@ COLUMNS = ("objective", "violation", "bound", "multipliers", "time")
 """The history of an exact method, one row an oracle call."""
 
 
-def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget) -> Outcome:
-    """Columns to the end; "auto" lets PMD-PD find the neighbourhood first, where its steps are cheap."""
+def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget, start: Start | None = None) -> Outcome:
+    """Columns to the end; "auto" lets PMD-PD find the neighbourhood first, where its steps are cheap.
+
+    With a `start` the columns of an earlier result are the neighbourhood.
+    """
     search = ColumnSearch(cmdp, tol, budget.exhausted)
     rows: list[tuple[Any, ...]] = []
     certificate = None
     status = budget.spent(0)
     with contextlib.suppress(Stopped), until(budget.exhausted):
-        start = _seek_neighbourhood(search, budget) if method == "auto" and status is None else None
-        for _ in search.steps(start) if status is None else ():
+        question = None
+        if start is not None:
+            question = start.give(search)
+        elif method == "auto" and status is None:
+            question = _seek_neighbourhood(search, budget)
+        for _ in search.steps(question) if status is None else ():
             snapshot = _snapshot(search, budget.elapsed)
             rows.append(tuple(np.copy(getattr(snapshot, name)) for name in COLUMNS))
             budget.tell(snapshot)
@@ -78,7 +87,7 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget) -> Out
         certificate, proved = _polished(search, certificate, tol)
         status = Status.OPTIMAL if proved else Status.NUMERICAL_ERROR
     assert status is not None
-    return Outcome(status, policy, certificate, _history(rows), search.oracle_calls)
+    return Outcome(status, policy, certificate, _history(rows), search.oracle_calls, memory=remember(search))
 
 
 def _history(rows: list[tuple[Any, ...]]) -> History:
@@ -144,11 +153,14 @@ def _polished(search: ColumnSearch, certificate: Certificate, tol: float) -> tup
     return certificate, certificate.optimal(tol)
 
 
-def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
-    """The occupancy LP, with its answer certified like any other."""
+def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget, start: Start | None = None) -> Outcome:
+    """The occupancy LP, with its answer certified like any other. HiGHS is not started from a policy: a `start` is the
+    answer where it finds none."""
     solution = solve_lp(cmdp, budget.left, budget.max_iterations, budget.exhausted)
-    policy = solution.policy or TabularPolicy.uniform(cmdp.states, cmdp.actions)
-    multipliers = np.zeros(cmdp.num_constraints) if solution.multipliers is None else solution.multipliers
+    known = start.policies[0] if start is not None else TabularPolicy.uniform(cmdp.states, cmdp.actions)
+    policy = solution.policy or known
+    multipliers = np.zeros(cmdp.num_constraints) if start is None or start.multipliers is None else start.multipliers
+    multipliers = multipliers if solution.multipliers is None else solution.multipliers
     certificate = None
     if solution.feasible is not True and not solution.out_of_budget:
         policy, certificate = _refuted_by_lp(cmdp, policy, budget)
