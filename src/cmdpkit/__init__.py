@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from cmdpkit.evaluation import Evaluation as Evaluation
     from cmdpkit.evaluation import evaluate as evaluate
     from cmdpkit.exact.slater import slater_margin as slater_margin
+    from cmdpkit.insight.frontier import Frontier as Frontier
+    from cmdpkit.insight.frontier import Surface as Surface
+    from cmdpkit.insight.frontier import frontier as frontier
     from cmdpkit.learners.neural.policy import NeuralPolicy as NeuralPolicy
     from cmdpkit.model import CMDP as CMDP
     from cmdpkit.model import AtLeast as AtLeast
@@ -65,12 +68,14 @@ _HOME = {
     "Simulator": "simulators",
     "Certificate": "certificates.certificate",
     "Evaluation": "evaluation",
+    "Frontier": "insight.frontier",
     "History": "run.history",
     "MixturePolicy": "policy",
     "NeuralPolicy": "learners.neural.policy",
     "Result": "run.result",
     "Sampling": "settings",
     "Status": "run.status",
+    "Surface": "insight.frontier",
     "TabularPolicy": "policy",
     "TrainingFailed": "run.result",
     "TrainingResult": "run.result",
@@ -79,6 +84,7 @@ _HOME = {
     "certify_on_episodes": "training",
     "envs": "envs",
     "evaluate": "evaluation",
+    "frontier": "insight.frontier",
     "from_gymnasium": "simulators.gymnasium",
     "problems": "problems",
     "rules": "rules",

@@ -126,10 +126,10 @@ def _clean(slack: float) -> float:
 
 def result_text(result: Result) -> str:
     """`result_report` as plain text."""
-    return _plain(result_report(result))
+    return plain(result_report(result))
 
 
-def _plain(report: Any) -> str:
+def plain(report: Any) -> str:
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=100, color_system=None)
@@ -158,6 +158,71 @@ def comparison_table(results: list[Result]) -> Any:
             name = escape(f"{constraint.name} {constraint.symbol} {constraint.limit:g}")
             table.add_row(*head, name, f"{value:.4f}", slack, f"{result.multipliers[i]:.5f}", *tail)
             head, tail = ["", ""], ["", "", ""]
+    return table
+
+
+# -- frontiers and diagnoses (by their attributes: the room that makes them is above this one) ----------------------
+
+
+def frontier_report(found: Any) -> Group:
+    """The table of a frontier or a surface, and what is proved about its range."""
+    from rich.console import Group
+    from rich.text import Text
+
+    over = hasattr(found, "names")
+    proved = f"the optimum is within the bounds, {found.gap:.1e} apart (relative) at most"
+    if not found.complete:
+        proved += f"; {found.tol:g} was not reached"
+    if found.violation:
+        proved += f"; limits without room are met to {found.violation:.1e}"
+    notes = [proved, *([] if over else _range_notes(found)), f"{found.solves} searches, {found.time:.3g} s"]
+    table = surface_table(found) if over else frontier_table(found)
+    return Group(table, "", *(Text(note, style="dim") for note in notes))
+
+
+def _range_notes(found: Any) -> list[str]:
+    index = found.model.names.index(found.name)
+    c = found.model.constraints[index]
+    if not found.limits.size:
+        return [f"no value of {found.name!r} can be met, because the other limits cannot; diagnose(model) says why"]
+    if not isfinite(found.least[1]):
+        return []
+    beyond = "more" if c.sign < 0 else "less"
+    return [f"{found.least[1]:.6g} can be met, and it is proved that {beyond} than {found.least[0]:.9g} cannot"]
+
+
+def frontier_table(found: Any) -> Any:
+    """One row per limit: objective, bounds, shadow price and where it is valid."""
+    table = _right_table(f"limit of {found.name}", "objective", "lower", "upper", "shadow price", "valid from", "to")
+    for row in found.rows():
+        if row["feasible"]:
+            numbers = [f"{row[name]:.6g}" for name in ("limit", "objective", "lower", "upper", "price", "from", "to")]
+            table.add_row(*numbers)
+        else:
+            known = row["lower"] is None and row["upper"] is None
+            table.add_row(f"{row['limit']:.6g}", "[red]infeasible[/]" if known else "[yellow]undecided[/]")
+    return table
+
+
+def surface_table(found: Any) -> Any:
+    """Objectives on the grid; rows are the first limit, columns the second."""
+    first, second = found.names
+    table = _right_table(f"{first} \\ {second}", *(f"{x:.4g}" for x in found.limits[1]))
+    for j, x in enumerate(found.limits[0]):
+        entries = [
+            f"{found.objectives[j, k]:.6g}" if found.feasible[j, k] else "-" for k in range(found.limits[1].size)
+        ]
+        table.add_row(f"{x:.4g}", *entries)
+    return table
+
+
+def _right_table(*titles: str) -> Any:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in titles:
+        table.add_column(escape(title), justify="right")
     return table
 
 
@@ -226,7 +291,7 @@ def training_report(result: TrainingResult) -> Group:
 
 def training_text(result: TrainingResult) -> str:
     """`training_report` as plain text."""
-    return _plain(training_report(result))
+    return plain(training_report(result))
 
 
 def episodes_report(certificate: SimulationCertificate, limits: Sequence[float]) -> Group:

@@ -19,12 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.system import PolicySystem
+from cmdpkit.exact.errors import sum_errors
 from cmdpkit.exact.local import Blend, LocalDual, Outlook, Viewpoint, outlook
 from cmdpkit.exact.master import Mixture, best_mixture, least_violation
 from cmdpkit.exact.mdp import Minimum, Oracle, Stop, never
@@ -72,6 +73,14 @@ PROGRESS = 0.7
 """A Newton step that leaves more than this part of the distance between the bounds is no progress."""
 
 
+class Cut(NamedTuple):
+    """Multipliers and the bound that they prove for the given limits. For others it moves by λ · (change)."""
+
+    multipliers: Array
+    offsets: Array
+    bound: float
+
+
 @dataclass
 class ColumnSearch:
     """Columns and bounds found so far; `steps()` improves them one oracle call at a time."""
@@ -89,6 +98,10 @@ class ColumnSearch:
     farkas_margin: float = 0.0
     relaxation: Array = field(init=False)  # scaled; positive only where the limits are met no better than to rounding
     oracle_calls: int = 0
+    rigorous: bool = False  # bound the errors of all columns' values
+    errors: list[Array] = field(default_factory=list)  # of V_0..V_m of each column, if rigorous
+    cuts: list[Cut] = field(default_factory=list)  # every bound that was proved
+    refuted: list[Cut] = field(default_factory=list)  # every proof of infeasibility, with its margin as the bound
     stuck: bool = False  # no column improves the mixture any more, within rounding
 
     def __post_init__(self) -> None:
@@ -103,11 +116,27 @@ class ColumnSearch:
         self._units = self.scales[0] / self.scales[1:]  # of the multipliers
         self._oracle = Oracle(cmdp, self.stop, accuracy=COLUMN_ACCURACY * self.tol * cmdp.fine_scales)
         self._visits: Array | None = None
+        self._view: Viewpoint | None = None  # the last blend
         self._excess = np.inf  # by which the columns miss the limits at least, scaled
 
     # -- columns ------------------------------------------------------------------------------------------------
 
-    def add(self, policy: Any, values: Array) -> bool:
+    def moved(self, cmdp: CMDP, sums: list[Array]) -> ColumnSearch:
+        """The search on a model with other limits, with everything found so far.
+
+        `sums` (m + 1,) are those of the columns, without limits: subtracting them one after another would add errors.
+        """
+        offsets = np.append(0.0, cmdp.offsets)
+        known = (self.columns, [s - offsets for s in sums], self.errors)
+        columns, values, errors = ([*part] for part in known)
+        other = ColumnSearch(cmdp, self.tol, self.stop, columns, values, rigorous=self.rigorous, errors=errors)
+        other._oracle, other._oracle.cmdp, other._visits = self._oracle, cmdp, self._visits
+        if self._view is not None:
+            shift = np.append(0.0, self.cmdp.offsets) - offsets
+            other._view = self._view._replace(values=self._view.values + shift)
+        return other
+
+    def add(self, policy: Any, values: Array, state_values: Array | None = None) -> bool:
         """Take a policy as a column, unless it is there, or one with the same values."""
         tolerance = 1e-13 * self.scales
         if any((np.abs(values - other) <= tolerance).all() for other in self.values):
@@ -118,6 +147,10 @@ class ColumnSearch:
                 return False
         self.columns.append(policy)
         self.values.append(values)
+        if self.rigorous:
+            assert state_values is not None
+            pi = policy.probabilities(self.cmdp.actions) if isinstance(policy, Blend) else policy
+            self.errors.append(sum_errors(self.cmdp, pi, state_values))
         return True
 
     def _ask(self, weights: Array, **ends: Any) -> Minimum:
@@ -131,9 +164,14 @@ class ColumnSearch:
     def ask_bound(self, multipliers: Array, **ends: Any) -> bool:
         """Query G(λ), ended as `Oracle.minimise` says; keep bound and column. True when the column is new."""
         answer = self._ask(np.concatenate([[1.0], multipliers]), **ends)
-        if answer.bound > self.bound:
-            self.bound, self.multipliers = answer.bound, multipliers
-        return self.add(answer.choice, answer.values)
+        self.learn(Cut(multipliers, self.cmdp.offsets, answer.bound))
+        return self.add(answer.choice, answer.values, self._oracle.state_values)
+
+    def learn(self, cut: Cut) -> None:
+        """Take a bound that holds for these limits."""
+        self.cuts.append(cut)
+        if cut.bound > self.bound:
+            self.bound, self.multipliers = cut.bound, cut.multipliers
 
     @property
     def choice(self) -> Any:
@@ -161,7 +199,8 @@ class ColumnSearch:
         """
         near = FIRST_GAP if start is None or not self.columns else INEXACT * self.tol
         first = near * float(self.scales[0]) if self.cmdp.num_constraints else 0.0
-        self.ask_bound(self.multipliers if start is None else start, gap=first)
+        if start is not None or not self.columns or self._oracle.state_values is None:
+            self.ask_bound(self.multipliers if start is None else start, gap=first)
         self._price()
         self.stuck = not self.cmdp.num_constraints
         yield self
@@ -180,13 +219,14 @@ class ColumnSearch:
     def _newton(self) -> Iterator[ColumnSearch]:
         """Ask where G is largest under the local model, while that brings the bounds together."""
         asked, idle, margin = self.multipliers, 0, 0.0
-        view = self._oracle_view()
+        view = self._view or self._oracle_view()
         self._oracle.system = None  # factors can be as large as the model: one policy's at a time
         while not self.stuck and idle < PATIENCE:
             before, known = self._distance(), len(self.columns)
             for _ in range(PRIMAL_STEPS):
                 ahead = self._outlook(view, asked / self._units, margin)
                 view = self._evaluate(ahead.blend)
+                self._view = view if self.rigorous else None
                 margin = MARGIN * float(np.abs(view.values / self.scales - ahead.predicted)[1:].max())
                 self._price()
                 # What the bound can still gain by asking, under the local model
@@ -251,7 +291,7 @@ class ColumnSearch:
         view = self._viewpoint(
             blend, system, system.state_values(costs, self._oracle.state_values, self._oracle.accuracy)
         )
-        self.add(blend, view.values)
+        self.add(blend, view.values, view.state_values)
         return view
 
     def _outlook(self, view: Viewpoint, start: Array, margin: float) -> Outlook:
@@ -290,7 +330,8 @@ class ColumnSearch:
             total = float(y.sum())
             y = y / total  # the margin is proved for these very weights
             answer = self._ask(np.concatenate([[0.0], y]))
-            fresh = self.add(answer.choice, answer.values)
+            fresh = self.add(answer.choice, answer.values, self._oracle.state_values)
+            self.refuted.append(Cut(y, self.cmdp.offsets, answer.bound))
             if answer.bound > 0.0:
                 self.farkas, self.farkas_margin = y, answer.bound
                 return
@@ -303,7 +344,8 @@ class ColumnSearch:
         """Neither met nor refuted together: a single limit may be refuted, else they touch what is possible."""
         for i, single in enumerate(np.eye(self.cmdp.num_constraints)):
             answer = self._ask(np.append(0.0, single))
-            self.add(answer.choice, answer.values)
+            self.add(answer.choice, answer.values, self._oracle.state_values)
+            self.refuted.append(Cut(single, self.cmdp.offsets, answer.bound))
             if answer.bound > 0.0:
                 self.farkas, self.farkas_margin = np.eye(len(single))[i], answer.bound
                 return
@@ -322,7 +364,11 @@ class ColumnSearch:
         states, actions = self.cmdp.states, self.cmdp.actions
         if not self.columns:
             return TabularPolicy.uniform(states, actions)
-        weights = (self.mixture or least_violation(self._scaled_rows())[1]).weights
+        return self.mixed((self.mixture or least_violation(self._scaled_rows())[1]).weights)
+
+    def mixed(self, weights: Array) -> TabularPolicy:
+        """The stationary policy of a mixture of the columns."""
+        states, actions = self.cmdp.states, self.cmdp.actions
         choice = self._oracle.choice
         fallback = np.full((states, actions), 1.0 / actions) if choice is None else np.eye(actions)[choice]
         occupancy = np.zeros((states, actions))
