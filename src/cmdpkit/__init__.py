@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from cmdpkit.evaluation import Evaluation as Evaluation
     from cmdpkit.evaluation import evaluate as evaluate
     from cmdpkit.exact.slater import slater_margin as slater_margin
+    from cmdpkit.insight.diagnose import Diagnosis as Diagnosis
+    from cmdpkit.insight.diagnose import diagnose as diagnose
     from cmdpkit.insight.frontier import Frontier as Frontier
     from cmdpkit.insight.frontier import Surface as Surface
     from cmdpkit.insight.frontier import frontier as frontier
@@ -67,6 +69,7 @@ _HOME = {
     "SimulationCertificate": "certificates.rollouts",
     "Simulator": "simulators",
     "Certificate": "certificates.certificate",
+    "Diagnosis": "insight.diagnose",
     "Evaluation": "evaluation",
     "Frontier": "insight.frontier",
     "History": "run.history",
@@ -82,6 +85,7 @@ _HOME = {
     "certify": "certificates.prover",
     "certify_by_simulation": "certificates.rollouts",
     "certify_on_episodes": "training",
+    "diagnose": "insight.diagnose",
     "envs": "envs",
     "evaluate": "evaluation",
     "frontier": "insight.frontier",

@@ -9,6 +9,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from cmdpkit.certificates.certificate import Certificate
+from cmdpkit.exact.conflict import rounded_outwards
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -214,6 +215,62 @@ def surface_table(found: Any) -> Any:
         ]
         table.add_row(f"{x:.4g}", *entries)
     return table
+
+
+def diagnosis_report(found: Any) -> Group:
+    """Whether the limits can be met, which of them conflict, and how far each would have to be relaxed."""
+    from rich.console import Group
+    from rich.text import Text
+
+    low = found.margin[0]
+    if found.feasible:
+        head = Text.assemble(("FEASIBLE", "bold green"), f"  all limits can be met with a margin of {low:.6g}")
+        names = ", ".join(found.binding) or "none"
+        notes = [f"binding limits: {names}"]
+    elif found.feasible is None:
+        head = Text.assemble(("UNDECIDED", "bold yellow"), f"  {found.result.message}")
+        notes = []
+    else:
+        names = " and ".join(map(repr, found.conflict))
+        alone = len(found.conflict) == 1
+        what = "cannot be met by any policy" if alone else "cannot be met together"
+        head = Text.assemble(("INFEASIBLE", "bold red"), f"  {names} {what}")
+        smallest = "" if alone or not found.irreducible else "Without any one of them the others can be met. "
+        helps = [name for name, value in found.relaxations.items() if value is not None]
+        more = "" if helps or not found.relaxations else "No single limit helps: more than one has to be relaxed. "
+        notes = [f"{smallest}{more}".strip(), f"the policy that misses least misses by {-low:.6g} at most"]
+    return Group(head, "", diagnosis_table(found), "", *(Text(note, style="dim") for note in notes if note))
+
+
+def diagnosis_table(found: Any) -> Any:
+    """One row per limit."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    infeasible = found.feasible is False
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    titles = ("limit", "value of policy", "misses by", "proof weight", "relax it alone to")
+    for title in ("constraint", *(titles if infeasible else ("limit", "value", "slack", "shadow price"))):
+        table.add_column(title, justify="left" if title == "constraint" else "right")
+    for i, c in enumerate(found.model.constraints):
+        head = (escape(f"{c.name}{' per step' if c.per_step else ''}"), f"{c.symbol} {c.limit:.6g}")
+        if infeasible:
+            missed = f"[red]{found.misses[i]:.6g}[/]" if found.misses[i] > 0.0 else "0"
+            table.add_row(*head, f"{found.values[i]:.6g}", missed, f"{found.weights[i]:.6g}", _relaxed(found, c))
+        else:
+            value = found.result.constraint_values[i]
+            slack, price = _clean(c.sign * (c.limit - value)), found.result.multipliers[i]
+            table.add_row(*head, f"{value:.6g}", f"{slack:.3g}", f"{price:.6g}")
+    return table
+
+
+def _relaxed(found: Any, constraint: Any) -> str:
+    if constraint.name not in found.relaxations:
+        return "not known"
+    value = found.relaxations[constraint.name]
+    if value is None:
+        return "does not help alone"
+    return f"{constraint.symbol} {rounded_outwards(value, constraint.sign)}"
 
 
 def _right_table(*titles: str) -> Any:

@@ -48,7 +48,7 @@ def frontier(
             check_folder(path)
     if values and len(values) != len(names):
         raise ValueError(f"--limits was given {len(values)} times for {len(names)} limits; give it once per --limit")
-    lists = [[_number(text) for text in part.split(",")] for part in values]
+    lists = [[_number(text, "--limits") for text in part.split(",")] for part in values]
     limits = None if not lists else lists[0] if len(lists) == 1 else lists
     cmdp = find_model(model, parameters)
     found = find(cmdp, names[0] if len(names) == 1 else names, limits, tol=tol, points=points, time_limit=time_limit)
@@ -65,8 +65,42 @@ def frontier(
     sys.exit(DONE if found.complete else LIMIT_REACHED)
 
 
-def _number(text: str) -> float:
+@click.command(short_help="Which limits conflict, and how far to relax them.")
+@click.argument("model")
+@click.option("--unit", "units", multiple=True, metavar="NAME=SIZE", help="Unit in which misses of a limit count.")
+@click.option("--relative", is_flag=True, help="Misses count relative to max(1, |limit|).")
+@click.option("--time-limit", type=float, metavar="SECONDS", help="Stop after this time with what is proved so far.")
+@SET
+@JSON
+def diagnose(
+    model: str,
+    units: tuple[str, ...],
+    relative: bool,
+    time_limit: float | None,
+    parameters: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Say whether the limits of MODEL can be met; if not, which of them conflict and how far to relax them.
+
+    Exit codes: 0 feasible, 1 undecided, 2 bad input, 3 infeasible.
+    """
+    from cmdpkit.insight.diagnose import RELATIVE
+    from cmdpkit.insight.diagnose import diagnose as find
+    from cmdpkit.report import diagnosis_report
+
+    if relative and units:
+        raise ValueError("give either --relative or --unit")
+    sizes = {name: _number(size, "--unit") for name, _, size in (text.rpartition("=") for text in units)}
+    found = find(find_model(model, parameters), RELATIVE if relative else sizes or None, time_limit=time_limit)
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), indent=2))
+    else:
+        show(diagnosis_report(found))
+    sys.exit({True: DONE, False: INFEASIBLE, None: LIMIT_REACHED}[found.feasible])
+
+
+def _number(text: str, flag: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"--limits needs numbers separated by commas, not {text!r}") from None
+        raise ValueError(f"{flag} needs numbers, not {text!r}") from None

@@ -25,6 +25,7 @@ for _command in (
     solving.certify,
     solving.problems,
     insight.frontier,
+    insight.diagnose,
     reproducing.reproduce,
     training.train,
     training.evaluate,

@@ -15,6 +15,7 @@ from cmdpkit.certificates.checker import certificate_of, refutation
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.patience import Stopped, until
 from cmdpkit.exact.columns import ColumnSearch
+from cmdpkit.exact.conflict import Conflict, minimal_conflict, relaxation, rounded_outwards
 from cmdpkit.exact.linprog import least_violation, solve_lp
 from cmdpkit.exact.mdp import minimise, polished_bound
 from cmdpkit.exact.memory import remember
@@ -231,9 +232,10 @@ def _refuted_by_lp(cmdp: CMDP, policy: TabularPolicy, budget: Budget) -> tuple[T
 
 
 def with_least_violation(cmdp: CMDP, outcome: Outcome, budget: Budget) -> Outcome:
-    """An infeasible model: give the policy that misses the limits least, and say by how much."""
-    if cmdp.states * cmdp.actions > LARGEST_MISS:
-        return replace(outcome, note=f"{outcome.note} slater_margin(model) tells by how much they are missed.".strip())
+    """An infeasible model: give the policy that misses the limits least, and say by how much and what would help."""
+    size = cmdp.states * cmdp.actions
+    if size > LARGEST_MISS:
+        return replace(outcome, note=f"{outcome.note} {DIAGNOSE}".strip())
     if budget.exhausted():
         return outcome
     try:
@@ -244,6 +246,30 @@ def with_least_violation(cmdp: CMDP, outcome: Outcome, budget: Budget) -> Outcom
     proved = outcome.certificate
     assert proved.infeasibility is not None
     assert proved.infeasibility_margin is not None
-    certificate = refutation(cmdp, found.policy, proved.infeasibility, proved.infeasibility_margin)
-    note = f"The best policy still misses a limit by {found.upper:.6g}."
+    conflict = Conflict((), proved.infeasibility, proved.infeasibility_margin, False)
+    advice = DIAGNOSE
+    if size <= LARGE and not cmdp.is_extreme:
+        with contextlib.suppress(Stopped), until(budget.exhausted):
+            conflict = minimal_conflict(cmdp, conflict.weights, conflict.margin, budget.exhausted)
+            advice = _remedies(cmdp, conflict, budget)
+    certificate = refutation(cmdp, found.policy, conflict.weights, conflict.margin)
+    note = f"The best policy still misses a limit by {found.upper:.6g}. {advice}"
     return replace(outcome, policy=found.policy, certificate=certificate, note=note)
+
+
+def _remedies(cmdp: CMDP, conflict: Conflict, budget: Budget) -> str:
+    """Which single limits would have to be relaxed, and how far."""
+    ways = []
+    for i in conflict.members[:MOST_REMEDIES]:
+        found = relaxation(cmdp, i, stop=budget.exhausted)
+        if found is not None and np.isfinite(found.attained):
+            ways.append(f"{cmdp.names[i]!r} to {rounded_outwards(found, float(cmdp.signs[i]))}")
+    if len(conflict.members) > MOST_REMEDIES or budget.exhausted():
+        return DIAGNOSE
+    return f"Relax {' or '.join(ways)}." if ways else "No single limit helps: more than one has to be relaxed."
+
+
+DIAGNOSE = "cmdpkit.diagnose(model) says which limits conflict, and how far to relax them."
+
+MOST_REMEDIES = 4
+"""Of so many conflicting limits the message says how far each would have to be relaxed."""
