@@ -18,7 +18,7 @@ import numpy as np
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.bounds import EPS, horizon_bound
 from cmdpkit.evaluation.system import PolicySystem
-from cmdpkit.exact.columns import ColumnSearch, Cut
+from cmdpkit.exact.columns import Anchor, ColumnSearch, Cut
 from cmdpkit.exact.master import best_mixture
 from cmdpkit.exact.mdp import Stop, never
 from cmdpkit.exact.slater import least_miss
@@ -27,6 +27,13 @@ from cmdpkit.policy import TabularPolicy
 
 INSIDE = 1e-11
 """Mixtures stay this far inside the limits (scaled), so that rounding in the small LP cannot matter."""
+
+
+ENOUGH = 0.2
+"""The oracle is asked to this part of the distance that the bounds may have."""
+
+ANCHOR_BYTES = 200_000_000
+"""Memory for the ends of earlier searches: the next one continues from the nearest."""
 
 
 class Upper(NamedTuple):
@@ -53,6 +60,7 @@ class Band:
         self.sums: list[Array] = []
         self.cuts: list[Cut] = []
         self.refuted: list[Cut] = []
+        self.anchors: list[Anchor] = []
         self.solves = 0
         self._sought = False  # a policy with room for all limits that do not vary
 
@@ -114,10 +122,13 @@ class Band:
         known, self.solves = len(search.cuts), self.solves + 1
         for _ in search.steps():
             scale = self.cmdp.proof_scale(search.upper) if np.isfinite(search.upper) else 0.0
+            search.enough = ENOUGH * share * self.tol * scale
             closed = search.upper - search.bound <= 0.8 * share * self.tol * scale
             if closed or search.stuck or search.farkas is not None or self.stop():
                 break
         self._keep(search, known)
+        each = 8 * self.cmdp.states * (2 * self.cmdp.num_constraints + 4)
+        self.anchors = [*self.anchors, search.anchor()][-max(1, ANCHOR_BYTES // each) :]
         self._seek_room(offsets)
         return self.refutation(offsets)[0] > 0.0 or self.width(offsets) <= share * self.tol
 
@@ -137,7 +148,9 @@ class Band:
             self.sums.append(self.cmdp.initial @ values)
 
     def _at(self, offsets: Array) -> ColumnSearch:
-        search = self.search.moved(self.model(offsets), self.sums)
+        scales = self.search.scales[1:]
+        near = min(self.anchors, key=lambda a: float(np.abs((a.offsets - offsets) / scales).max()), default=None)
+        search = self.search.moved(self.model(offsets), self.sums, near)
         bound, multipliers = self.lower(offsets)
         if np.isfinite(bound):
             search.learn(Cut(multipliers, offsets, bound))

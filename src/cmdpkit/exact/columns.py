@@ -81,6 +81,15 @@ class Cut(NamedTuple):
     bound: float
 
 
+class Anchor(NamedTuple):
+    """Where a search stood: its last blend, and the oracle's last policy with its values."""
+
+    offsets: Array
+    view: Viewpoint | None
+    choice: Any
+    state_values: Array | None
+
+
 @dataclass
 class ColumnSearch:
     """Columns and bounds found so far; `steps()` improves them one oracle call at a time."""
@@ -98,6 +107,7 @@ class ColumnSearch:
     farkas_margin: float = 0.0
     relaxation: Array = field(init=False)  # scaled; positive only where the limits are met no better than to rounding
     oracle_calls: int = 0
+    enough: float = 0.0  # the oracle need not know its minimum better than this
     rigorous: bool = False  # bound the errors of all columns' values
     errors: list[Array] = field(default_factory=list)  # of V_0..V_m of each column, if rigorous
     cuts: list[Cut] = field(default_factory=list)  # every bound that was proved
@@ -121,8 +131,12 @@ class ColumnSearch:
 
     # -- columns ------------------------------------------------------------------------------------------------
 
-    def moved(self, cmdp: CMDP, sums: list[Array]) -> ColumnSearch:
-        """The search on a model with other limits, with everything found so far.
+    def anchor(self) -> Anchor:
+        """Where the search stands, to continue from later."""
+        return Anchor(self.cmdp.offsets, self._view, self._oracle.choice, self._oracle.state_values)
+
+    def moved(self, cmdp: CMDP, sums: list[Array], anchor: Anchor | None = None) -> ColumnSearch:
+        """The search on a model with other limits, with everything found so far, from an anchor near them.
 
         `sums` (m + 1,) are those of the columns, without limits: subtracting them one after another would add errors.
         """
@@ -131,9 +145,11 @@ class ColumnSearch:
         columns, values, errors = ([*part] for part in known)
         other = ColumnSearch(cmdp, self.tol, self.stop, columns, values, rigorous=self.rigorous, errors=errors)
         other._oracle, other._oracle.cmdp, other._visits = self._oracle, cmdp, self._visits
-        if self._view is not None:
-            shift = np.append(0.0, self.cmdp.offsets) - offsets
-            other._view = self._view._replace(values=self._view.values + shift)
+        anchor = anchor or self.anchor()
+        other._oracle.choice, other._oracle.state_values = anchor.choice, anchor.state_values
+        if anchor.view is not None:
+            shift = np.append(0.0, anchor.offsets) - offsets
+            other._view = anchor.view._replace(values=anchor.view.values + shift)
         return other
 
     def add(self, policy: Any, values: Array, state_values: Array | None = None) -> bool:
@@ -235,7 +251,8 @@ class ColumnSearch:
                     break
             asked = ahead.prices * self._units
             left = min(self.upper - self.bound, gain)
-            self.ask_bound(asked, gap=INEXACT * max(left, 0.0), rounds=ROUNDS, hopeless=self.bound)
+            gap = max(INEXACT * max(left, 0.0), self.enough)
+            self.ask_bound(asked, gap=gap, rounds=ROUNDS, hopeless=self.bound)
             self._oracle.system = None
             self._price()
             self.stuck = self.mixture is not None and self._settled()

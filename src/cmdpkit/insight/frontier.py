@@ -371,9 +371,10 @@ class Line:
         self.positions = self._thinned(first, last)
 
     def visit(self, positions: Array, stop: Callable[[], bool]) -> None:
-        """Solve at these limits, the loosest first: what refutes one refutes all that are tighter."""
+        """Solve at both ends, then from the loosest to the tightest: each starts where the last one ended."""
         self.positions = np.sort(positions)
-        for x in self.positions[::-1]:
+        ends = self.positions[[0, -1]] if positions.size > 1 else self.positions[:0]
+        for x in [*ends[::-1], *self.positions[::-1]]:
             if stop():
                 break
             self.improve(float(x), 1.0)
