@@ -192,17 +192,27 @@ class Band:
         loose[axis] = self.loosest[axis]
         return margin, self.upper(loose, objective=axis + 1).value
 
+    def adopt(self, other: Band) -> None:
+        """Take over what is known of a model that differs in its limits only."""
+        self.cuts += other.cuts
+        self.refuted += other.refuted
+        for column, sums, errors in zip(other.search.columns, other.sums, other.search.errors, strict=True):
+            self._append(column, sums, errors)
+
+    def _append(self, column: Any, sums: Array, errors: Array) -> None:
+        self.search.columns.append(column)
+        self.search.values.append(sums - np.append(0.0, self.search.cmdp.offsets))
+        self.search.errors.append(errors)
+        self.sums.append(sums)
+
     def _take(self, search: ColumnSearch, axis: int, unit: float) -> None:
         """Take the columns of the exchanged model."""
         limits = np.append(0.0, search.cmdp.offsets)
         for column, values, errors in zip(search.columns, search.values, search.errors, strict=True):
             sums, error = values + limits, errors.copy()
             sums[[0, axis + 1]] = sums[axis + 1], unit * sums[0]
-            error[[0, axis + 1]] = error[axis + 1], unit * error[0] + EPS * abs(unit * sums[0])
-            self.search.columns.append(column)
-            self.search.values.append(sums - np.append(0.0, self.search.cmdp.offsets))
-            self.search.errors.append(error)
-            self.sums.append(sums)
+            error[[0, axis + 1]] = error[axis + 1], unit * error[0] + EPS * abs(sums[axis + 1])
+            self._append(column, sums, error)
 
 
 def _best(cuts: list[Cut], offsets: Array) -> tuple[float, Array]:

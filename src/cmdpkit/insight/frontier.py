@@ -553,6 +553,7 @@ def _box(cmdp: CMDP, band: Band, axes: list[int], points: int) -> list[Array]:
     free = Band(band.model(loose), band.tol, axes, band.stop)
     free.improve(loose, SPLIT)
     least = [free.least(axis)[1] for axis in axes]
+    band.adopt(free)
     if not np.isfinite(least).all():
         return [np.sort(cmdp.limits[axis : axis + 1]) for axis in axes]
     corners = [free.upper(loose), *(free.upper(loose, objective=axis + 1) for axis in axes)]
