@@ -194,7 +194,8 @@ def test_errors_of_columns_are_rigorous():
         cost = np.einsum("isa,sa->si", cmdp.costs.reshape(-1, *pi.shape), pi)
         exact = np.linalg.solve(np.eye(8) - 0.9 * P, cost)
         noisy = exact + 1e-6 * rng.normal(size=exact.shape)
-        errors = sum_errors(cmdp, pi if pi.max() < 1.0 else pi.argmax(axis=1), noisy)
+        given = {"pi": pi} if pi.max() < 1.0 else {"choice": pi.argmax(axis=1)}
+        errors = sum_errors(cmdp, noisy, **given)
         off = np.abs(cmdp.initial @ (noisy - exact))
         assert (off <= errors).all()
         assert (errors <= 1e-4).all()
@@ -210,7 +211,7 @@ def test_a_moved_search_keeps_columns_and_bounds():
     other = cmdp.with_limits(c0=cmdp.limits[0] + 0.2 * cmdp.signs[0])
     moved = search.moved(other, sums)
     for column, values in zip(moved.columns, moved.values, strict=True):
-        policy = ck.TabularPolicy(moved._probabilities(column))
+        policy = ck.TabularPolicy.over(cmdp.pairs, moved._probabilities(column))
         np.testing.assert_allclose(
             other.user_constraint_values(values[1:]), ck.evaluate(other, policy).constraint_values, atol=1e-6
         )

@@ -9,16 +9,21 @@ import numpy as np
 from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.checks import Array, longest_row
 from cmdpkit.evaluation.bounds import EPS, TINY, values_error
-from cmdpkit.evaluation.system import PolicySystem
+from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.model import CMDP
 from cmdpkit.policy import MixturePolicy, TabularPolicy
 
 AnyPolicy = TabularPolicy | MixturePolicy
 
 
-def certificate_of(cmdp: CMDP, policy: AnyPolicy, multipliers: Array, bound: float) -> Certificate:
-    """The certificate of `policy`, given a proved lower bound on V_0 over the feasible policies."""
-    values, errors = values_with_errors(cmdp, policy)
+def certificate_of(
+    cmdp: CMDP, policy: AnyPolicy, multipliers: Array, bound: float, plan: Plan | None = None
+) -> Certificate:
+    """The certificate of `policy`, given a proved lower bound on V_0 over the feasible policies.
+
+    `plan` is the method that has suited the chains of the model, if that is known.
+    """
+    values, errors = values_with_errors(cmdp, policy, plan)
     v_0, v = float(values[0]), values[1:] - cmdp.offsets
     # |V_0 − bound| at the end of the error interval that is farther away
     gap = (abs(v_0 - bound) + errors[0]) / max(1.0, abs(v_0))
@@ -35,37 +40,37 @@ def certificate_of(cmdp: CMDP, policy: AnyPolicy, multipliers: Array, bound: flo
     )
 
 
-def refutation(cmdp: CMDP, policy: AnyPolicy, farkas: Array, margin: float) -> Certificate:
+def refutation(cmdp: CMDP, policy: AnyPolicy, farkas: Array, margin: float, plan: Plan | None = None) -> Certificate:
     """The certificate of any policy on a model whose limits cannot be met."""
-    plain = certificate_of(cmdp, policy, np.zeros(cmdp.num_constraints), np.inf)
+    plain = certificate_of(cmdp, policy, np.zeros(cmdp.num_constraints), np.inf, plan)
     return replace(plain, infeasibility=np.array(farkas, dtype=float), infeasibility_margin=margin)
 
 
-def values_with_errors(cmdp: CMDP, policy: AnyPolicy) -> tuple[Array, Array]:
+def values_with_errors(cmdp: CMDP, policy: AnyPolicy, plan: Plan | None = None) -> tuple[Array, Array]:
     """(m + 1,) discounted sums of all costs from the start, limits not subtracted, and a bound on the error of each."""
+    plan = Plan(None if plan is None else plan.method)  # a copy: proofs do not change the run
     if not isinstance(policy, MixturePolicy):
-        return _of_stationary(cmdp, policy)
-    parts = [_of_stationary(cmdp, part) for part in policy.policies]
+        return _of_stationary(cmdp, policy, plan)
+    parts = [_of_stationary(cmdp, part, plan) for part in policy.policies]
     values, errors = (np.array(column) for column in zip(*parts, strict=True))
     # Σ_j w_j V(π_j), with weights that sum to one up to rounding
     rounding = (len(parts) + 8) * EPS * (policy.weights @ np.abs(values))
     return policy.weights @ values, policy.weights @ errors * (1.0 + 1e-9) + rounding
 
 
-def _of_stationary(cmdp: CMDP, policy: TabularPolicy) -> tuple[Array, Array]:
-    pi = policy.probabilities
-    tables = cmdp.costs.reshape(-1, cmdp.states, cmdp.actions)
-    system = PolicySystem(cmdp, pi)
+def _of_stationary(cmdp: CMDP, policy: TabularPolicy, plan: Plan) -> tuple[Array, Array]:
+    pi, pairs = policy.pi, cmdp.pairs
+    system = PolicySystem(cmdp, pi, plan=plan)
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing, and says so
-        policy_cost = np.einsum("isa,sa->si", tables, pi)
+        policy_cost = pairs.expect(pi, cmdp.costs)
         value = system.state_values(policy_cost)
         # r = c_π + γ P_π V − V, and how large the terms are that were summed for it in every state
         residual = np.abs(policy_cost + cmdp.gamma * (system.chain @ value) - value)
-        size = np.einsum("isa,sa->si", np.abs(tables), pi) + cmdp.gamma * (system.chain @ np.abs(value)) + np.abs(value)
+        size = pairs.expect(pi, np.abs(cmdp.costs)) + cmdp.gamma * (system.chain @ np.abs(value)) + np.abs(value)
         # A sum over the successors in a row of P_π, each of them and the cost a sum over actions
-        terms = longest_row(system.chain) + 2 * cmdp.actions + 12
+        terms = longest_row(system.chain) + 2 * pairs.largest + 12
         # The policy is played with probabilities that sum to one; what is stored may be off by rounding
-        slack = np.abs(pi.sum(axis=1) - 1.0) + (cmdp.actions + 2) * EPS
+        slack = np.abs(pairs.sum(pi) - 1.0) + (pairs.largest + 2) * EPS
         local = residual + (terms * EPS + slack)[:, None] * size + terms * TINY
         visits = np.maximum(system.state_occupancy(), 0.0)
         errors = values_error(cmdp, system.chain, visits, local, float(slack.max()))

@@ -140,9 +140,8 @@ class Band:
         self._sought = True
         loose = self.cmdp.offsets.copy()
         loose[self.axes] = self.loosest[self.axes]
-        policy = least_miss(self.model(loose), 1e-3 * self.tol, self.stop).policy.probabilities
-        costs = np.einsum("isa,sa->si", self.cmdp.costs.reshape(-1, *policy.shape), policy)
-        values = PolicySystem(self.cmdp, policy).state_values(costs)
+        policy = least_miss(self.model(loose), 1e-3 * self.tol, self.stop).policy
+        values = PolicySystem(self.cmdp, policy.pi).state_values(self.cmdp.pairs.expect(policy.pi, self.cmdp.costs))
         limits = np.append(0.0, self.search.cmdp.offsets)
         if self.search.add(policy, self.cmdp.initial @ values - limits, values):
             self.sums.append(self.cmdp.initial @ values)

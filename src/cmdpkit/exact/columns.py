@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cmdpkit.checks import Array
-from cmdpkit.evaluation.system import PolicySystem
+from cmdpkit.checks import Array, PairTable
+from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.errors import sum_errors
 from cmdpkit.exact.local import Blend, LocalDual, Outlook, Viewpoint, outlook
 from cmdpkit.exact.master import Mixture, best_mixture, least_violation
@@ -97,7 +97,7 @@ class ColumnSearch:
     cmdp: CMDP
     tol: float = 0.0  # relative violation that is allowed where the limits touch what is possible
     stop: Stop = never
-    columns: list[Any] = field(default_factory=list)  # (S,) choices, blends of them, or (S, A) probabilities
+    columns: list[Any] = field(default_factory=list)  # (S,) choices, blends of them, or policies
     values: list[Array] = field(default_factory=list)  # V_0..V_m of each
     multipliers: Array = field(init=False)  # the best found: largest G(λ)
     bound: float = -np.inf  # G(multipliers)
@@ -127,6 +127,7 @@ class ColumnSearch:
         self._oracle = Oracle(cmdp, self.stop, accuracy=COLUMN_ACCURACY * self.tol * cmdp.fine_scales)
         self._visits: Array | None = None
         self._view: Viewpoint | None = None  # the last blend
+        self._kept: dict[int, Array] = {}  # state visits of columns that would have to be factorised again
         self._excess = np.inf  # by which the columns miss the limits at least, scaled
 
     # -- columns ------------------------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ class ColumnSearch:
         tolerance = 1e-13 * self.scales
         if any((np.abs(values - other) <= tolerance).all() for other in self.values):
             return False
-        if isinstance(policy, np.ndarray) and policy.ndim == 1:
+        if isinstance(policy, np.ndarray):
             policy = policy.astype(np.min_scalar_type(self.cmdp.actions))
             if any(isinstance(c, np.ndarray) and np.array_equal(c, policy) for c in self.columns):
                 return False
@@ -165,8 +166,8 @@ class ColumnSearch:
         self.values.append(values)
         if self.rigorous:
             assert state_values is not None
-            pi = policy.probabilities(self.cmdp.actions) if isinstance(policy, Blend) else policy
-            self.errors.append(sum_errors(self.cmdp, pi, state_values))
+            given = {"choice": policy} if isinstance(policy, np.ndarray) else {"pi": self._probabilities(policy)}
+            self.errors.append(sum_errors(self.cmdp, state_values, **given))
         return True
 
     def _ask(self, weights: Array, **ends: Any) -> Minimum:
@@ -181,13 +182,29 @@ class ColumnSearch:
         """Query G(λ), ended as `Oracle.minimise` says; keep bound and column. True when the column is new."""
         answer = self._ask(np.concatenate([[1.0], multipliers]), **ends)
         self.learn(Cut(multipliers, self.cmdp.offsets, answer.bound))
-        return self.add(answer.choice, answer.values, self._oracle.state_values)
+        return self._take(answer)
 
     def learn(self, cut: Cut) -> None:
         """Take a bound that holds for these limits."""
         self.cuts.append(cut)
         if cut.bound > self.bound:
             self.bound, self.multipliers = cut.bound, cut.multipliers
+
+    def _take(self, answer: Minimum) -> bool:
+        """Take the oracle's answer as a column."""
+        fresh = self.add(answer.choice, answer.values, self._oracle.state_values)
+        system = self._oracle.system
+        if fresh and self.plan.is_direct and system is not None:
+            self._keep(system.state_occupancy())
+        return fresh
+
+    def _keep(self, visits: Array) -> None:
+        """Keep the visits of the last column, and those of the columns in use."""
+        if self.plan.is_direct:
+            used = [] if self.mixture is None else np.flatnonzero(self.mixture.weights).tolist()
+            recent = len(self.columns) - 2 * (self.cmdp.num_constraints + 1)
+            self._kept = {j: x for j, x in self._kept.items() if j in used or j >= recent}
+            self._kept[len(self.columns) - 1] = visits
 
     @property
     def choice(self) -> Any:
@@ -199,10 +216,10 @@ class ColumnSearch:
         self._oracle.choice = choice
 
     def evaluate(self, column: Any) -> bool:
-        """Evaluate a policy and take it as a column: (S,) choices, a blend, or (S, A) probabilities."""
+        """Evaluate a policy and take it as a column: (S,) choices, a blend, or a `TabularPolicy`."""
         cmdp, pi = self.cmdp, self._probabilities(column)
-        costs = np.einsum("isa,sa->si", cmdp.costs.reshape(-1, *pi.shape), pi)
-        values = PolicySystem(cmdp, pi, plan=self._oracle.plan).state_values(costs, accuracy=self._oracle.accuracy)
+        costs = cmdp.pairs.expect(pi, cmdp.costs)
+        values = PolicySystem(cmdp, pi, plan=self.plan).state_values(costs, accuracy=self._oracle.accuracy)
         return self.add(column, cmdp.initial @ values - np.append(0.0, cmdp.offsets))
 
     # -- the search ---------------------------------------------------------------------------------------------
@@ -302,13 +319,14 @@ class ColumnSearch:
     def _evaluate(self, blend: Blend) -> Viewpoint:
         """Take a randomised policy as a column."""
         cmdp = self.cmdp
-        pi = blend.probabilities(cmdp.actions)
-        costs = np.einsum("isa,sa->si", cmdp.costs.reshape(-1, *pi.shape), pi)
+        pi = blend.probabilities(cmdp.pairs)
+        costs = cmdp.pairs.expect(pi, cmdp.costs)
         system = PolicySystem(cmdp, pi, plan=self._oracle.plan)
         view = self._viewpoint(
             blend, system, system.state_values(costs, self._oracle.state_values, self._oracle.accuracy)
         )
-        self.add(blend, view.values, view.state_values)
+        if self.add(blend, view.values, view.state_values):
+            self._keep(view.visits)
         return view
 
     def _outlook(self, view: Viewpoint, start: Array, margin: float) -> Outlook:
@@ -347,7 +365,7 @@ class ColumnSearch:
             total = float(y.sum())
             y = y / total  # the margin is proved for these very weights
             answer = self._ask(np.concatenate([[0.0], y]))
-            fresh = self.add(answer.choice, answer.values, self._oracle.state_values)
+            fresh = self._take(answer)
             self.refuted.append(Cut(y, self.cmdp.offsets, answer.bound))
             if answer.bound > 0.0:
                 self.farkas, self.farkas_margin = y, answer.bound
@@ -361,7 +379,7 @@ class ColumnSearch:
         """Neither met nor refuted together: a single limit may be refuted, else they touch what is possible."""
         for i, single in enumerate(np.eye(self.cmdp.num_constraints)):
             answer = self._ask(np.append(0.0, single))
-            self.add(answer.choice, answer.values, self._oracle.state_values)
+            self._take(answer)
             self.refuted.append(Cut(single, self.cmdp.offsets, answer.bound))
             if answer.bound > 0.0:
                 self.farkas, self.farkas_margin = np.eye(len(single))[i], answer.bound
@@ -373,30 +391,37 @@ class ColumnSearch:
 
     # -- the answer ---------------------------------------------------------------------------------------------
 
+    @property
+    def plan(self) -> Plan:
+        """The method that has suited the chains of the model."""
+        return self._oracle.plan
+
     def policy(self) -> TabularPolicy:
         """The stationary policy of the best mixture: π(a|s) = d(s, a) / Σ_a d(s, a), with d the mixed occupancy.
 
         While no mixture meets the limits, the mixture that misses them least; before any column, the uniform policy.
         """
-        states, actions = self.cmdp.states, self.cmdp.actions
+        pairs = self.cmdp.pairs
         if not self.columns:
-            return TabularPolicy.uniform(states, actions)
+            return TabularPolicy.over(pairs, pairs.uniform())
         return self.mixed((self.mixture or least_violation(self._scaled_rows())[1]).weights)
 
     def mixed(self, weights: Array) -> TabularPolicy:
         """The stationary policy of a mixture of the columns."""
-        states, actions = self.cmdp.states, self.cmdp.actions
+        pairs = self.cmdp.pairs
         choice = self._oracle.choice
-        fallback = np.full((states, actions), 1.0 / actions) if choice is None else np.eye(actions)[choice]
-        occupancy = np.zeros((states, actions))
+        fallback = pairs.uniform() if choice is None else pairs.one_hot(choice)
+        occupancy = np.zeros(pairs.shape)
         for j in np.flatnonzero(weights > 0.0):
             pi = self._probabilities(self.columns[j])
-            system = PolicySystem(self.cmdp, pi, plan=self._oracle.plan)
-            visits = system.state_occupancy(accuracy=COLUMN_ACCURACY * self.tol)
-            occupancy += weights[j] * visits[:, None] * pi
-        return TabularPolicy.from_occupancy(occupancy, fallback)
+            visits = self._kept.get(int(j))
+            if visits is None:
+                system = PolicySystem(self.cmdp, pi, plan=self.plan)
+                visits = system.state_occupancy(accuracy=COLUMN_ACCURACY * self.tol)
+            occupancy += weights[j] * pairs.over(visits) * pi
+        return TabularPolicy.from_occupancy(pairs, occupancy, fallback)
 
-    def _probabilities(self, column: Any) -> Array:
+    def _probabilities(self, column: Any) -> PairTable:
         if isinstance(column, Blend):
-            return column.probabilities(self.cmdp.actions)
-        return np.asarray(np.eye(self.cmdp.actions)[column] if column.ndim == 1 else column)
+            return column.probabilities(self.cmdp.pairs)
+        return column.pi if isinstance(column, TabularPolicy) else self.cmdp.pairs.one_hot(column)

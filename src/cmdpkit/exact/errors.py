@@ -6,26 +6,26 @@ from typing import Any
 
 import numpy as np
 
-from cmdpkit.checks import Array, longest_row
+from cmdpkit.checks import Array, PairTable, longest_row
 from cmdpkit.evaluation.bounds import EPS, TINY, horizon_bound
 from cmdpkit.evaluation.chain import chosen_chain, mixed_chain
 from cmdpkit.model import CMDP
 
 
-def sum_errors(cmdp: CMDP, policy: Any, state_values: Array) -> Array:
-    """(m + 1,) bounds on |ρ · (V − V^π)| for values V (S, m + 1) of a policy: (S,) choices or (S, A) probabilities.
+def sum_errors(cmdp: CMDP, state_values: Array, choice: Any = None, pi: PairTable | None = None) -> Array:
+    """(m + 1,) bounds on |ρ · (V − V^π)| for values V (S, m + 1) of a policy: (S,) choices, or probabilities of pairs.
 
     |V − V^π| ≤ max_s |c_π + γ P_π V − V| · Σ_k (γP_π)ᵏ1, and the largest rounding error of computing that.
     """
-    if policy.ndim == 1:
-        rows = np.arange(cmdp.states) * cmdp.actions + policy
-        chain, cost, slack, terms = chosen_chain(cmdp, policy), cmdp.costs[:, rows].T, 0.0, cmdp.longest_row + 12
+    pairs = cmdp.pairs
+    if pi is None:
+        chain, cost = chosen_chain(cmdp, choice), cmdp.costs[:, pairs.rows(choice)].T
+        slack, terms = 0.0, cmdp.longest_row + 12
     else:
-        chain = mixed_chain(cmdp, policy)
-        cost = np.einsum("isa,sa->si", cmdp.costs.reshape(-1, *policy.shape), policy)
+        chain, cost = mixed_chain(cmdp, pi), pairs.expect(pi, cmdp.costs)
         # The policy is played with probabilities that sum to one; what is stored may be off by rounding
-        slack = float(np.abs(policy.sum(axis=1) - 1.0).max()) + (cmdp.actions + 2) * EPS
-        terms = longest_row(chain) + 2 * cmdp.actions + 12
+        slack = float(np.abs(pairs.sum(pi) - 1.0).max()) + (pairs.largest + 2) * EPS
+        terms = longest_row(chain) + 2 * pairs.largest + 12
     with np.errstate(over="ignore", invalid="ignore"):
         residual = np.abs(cost + cmdp.gamma * (chain @ state_values) - state_values).max(axis=0)
         largest = np.abs(state_values).max(axis=0)

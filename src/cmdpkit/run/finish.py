@@ -56,7 +56,7 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget, start:
     """
     search = ColumnSearch(cmdp, tol, budget.exhausted)
     rows: list[tuple[Any, ...]] = []
-    certificate = None
+    policy, certificate = None, None
     status = budget.spent(0)
     with contextlib.suppress(Stopped), until(budget.exhausted):
         question = None
@@ -71,21 +71,20 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget, start:
             if search.farkas is not None:
                 status = Status.INFEASIBLE
             elif search.stuck or _close_enough(search, tol):
-                certificate = _certificate(search)
+                policy = search.policy()
+                certificate = _certificate(search, policy)
                 if certificate.optimal(tol):
                     status = Status.OPTIMAL
             status = status or budget.spent(search.oracle_calls)
             if status is not None:
                 break
     status = status or (budget.spent(search.oracle_calls) if budget.exhausted() else None)
-    policy = search.policy()
-    if search.farkas is not None:
-        certificate = refutation(cmdp, policy, search.farkas, search.farkas_margin)
-    elif status is not Status.OPTIMAL or certificate is None:
-        certificate = _certificate(search)
+    if status is not Status.OPTIMAL or policy is None or certificate is None:
+        policy = search.policy()
+        certificate = _certificate(search, policy)
     if status is None and search.farkas is None:
         # Nothing could be improved any more, and `tol` was still not proved: rounding is in the way
-        certificate, proved = _polished(search, certificate, tol)
+        certificate, proved = _polished(search, policy, certificate, tol)
         status = Status.OPTIMAL if proved else Status.NUMERICAL_ERROR
     assert status is not None
     return Outcome(status, policy, certificate, _history(rows), search.oracle_calls, memory=remember(search))
@@ -107,8 +106,8 @@ def _seek_neighbourhood(search: ColumnSearch, budget: Budget) -> Array | None:
         recorder.add(iterate, budget.elapsed)
         if budget.spent(0) is not None:
             break
-    search.add(recorder.policy.probabilities, np.append(iterate.objective, iterate.v))
-    search.add(recorder.average_policy.probabilities, recorder.values / iterate.k)
+    search.add(recorder.policy, np.append(iterate.objective, iterate.v))
+    search.add(recorder.average_policy, recorder.values / iterate.k)
     return recorder.candidate_multipliers()[0]
 
 
@@ -142,15 +141,19 @@ def _close_enough(search: ColumnSearch, tol: float) -> bool:
     return search.upper - search.bound <= 0.5 * aim * max(float(search.cmdp.fine_scales[0]), abs(search.upper))
 
 
-def _certificate(search: ColumnSearch) -> Certificate:
-    return certificate_of(search.cmdp, search.policy(), search.multipliers, search.bound)
+def _certificate(search: ColumnSearch, policy: TabularPolicy) -> Certificate:
+    if search.farkas is not None:
+        return refutation(search.cmdp, policy, search.farkas, search.farkas_margin, search.plan)
+    return certificate_of(search.cmdp, policy, search.multipliers, search.bound, search.plan)
 
 
-def _polished(search: ColumnSearch, certificate: Certificate, tol: float) -> tuple[Certificate, bool]:
+def _polished(
+    search: ColumnSearch, policy: TabularPolicy, certificate: Certificate, tol: float
+) -> tuple[Certificate, bool]:
     """The certificate with a bound whose rounding errors are counted state by state."""
     bound = polished_bound(search.cmdp, np.append(1.0, search.multipliers), search.stop)
     if bound > search.bound:
-        certificate = certificate_of(search.cmdp, search.policy(), search.multipliers, bound)
+        certificate = certificate_of(search.cmdp, policy, search.multipliers, bound, search.plan)
     return certificate, certificate.optimal(tol)
 
 
@@ -158,7 +161,7 @@ def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget, start: Start | None = No
     """The occupancy LP, with its answer certified like any other. HiGHS is not started from a policy: a `start` is the
     answer where it finds none."""
     solution = solve_lp(cmdp, budget.left, budget.max_iterations, budget.exhausted)
-    known = start.policies[0] if start is not None else TabularPolicy.uniform(cmdp.states, cmdp.actions)
+    known = start.policies[0] if start is not None else TabularPolicy.over(cmdp.pairs, cmdp.pairs.uniform())
     policy = solution.policy or known
     multipliers = np.zeros(cmdp.num_constraints) if start is None or start.multipliers is None else start.multipliers
     multipliers = multipliers if solution.multipliers is None else solution.multipliers
@@ -197,7 +200,7 @@ def with_others_behind(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budget)
     The columns without PMD-PD in front are tried first, then the LP. Where none has a proof, the best of the answers is
     returned.
     """
-    small = cmdp.states * cmdp.actions <= LARGE
+    small = cmdp.pairs.count <= LARGE
     if outcome.status is not Status.NUMERICAL_ERROR or not small:
         return outcome
     answers, quiet = [outcome], replace(budget, watch=None)
@@ -233,7 +236,7 @@ def _refuted_by_lp(cmdp: CMDP, policy: TabularPolicy, budget: Budget) -> tuple[T
 
 def with_least_violation(cmdp: CMDP, outcome: Outcome, budget: Budget) -> Outcome:
     """An infeasible model: give the policy that misses the limits least, and say by how much and what would help."""
-    size = cmdp.states * cmdp.actions
+    size = cmdp.pairs.count
     if size > LARGEST_MISS:
         return replace(outcome, note=f"{outcome.note} {DIAGNOSE}".strip())
     if budget.exhausted():

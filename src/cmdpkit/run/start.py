@@ -33,7 +33,7 @@ class Start:
             recall(search, self.memory)
         if not search.columns:
             for policy in self.policies:
-                search.evaluate(policy.probabilities)
+                search.evaluate(policy)
         return self.multipliers
 
     def without_units(self) -> Start:
@@ -42,10 +42,10 @@ class Start:
 
     def options(self, multipliers: bool) -> dict[str, Any]:
         """The options of a first-order method that starts here."""
-        table = self.last.probabilities
-        mixed = (1.0 - EXPLORE) * table + EXPLORE / table.shape[1]
+        pairs = self.last.pairs
+        mixed = (1.0 - EXPLORE) * self.last.pi + EXPLORE * pairs.uniform()
         prices = {"initial_multipliers": self.multipliers} if multipliers and self.multipliers is not None else {}
-        return {"initial_policy": TabularPolicy(mixed), **prices}
+        return {"initial_policy": TabularPolicy.over(pairs, mixed), **prices}
 
 
 def start_from(result: Any, problem: Problem) -> Start:
@@ -60,6 +60,9 @@ def start_from(result: Any, problem: Problem) -> Start:
         )
     policies = (result.policy, result.last_policy, result.average_policy)
     tables = tuple(policy for policy in policies if isinstance(policy, TabularPolicy))
+    pairs = getattr(problem, "pairs", None)
+    if pairs is not None and not tables[0].pairs.same(pairs):
+        raise ValueError("start is the result of a model with other available actions; it cannot start this one")
     last = result.last_policy if isinstance(result.last_policy, TabularPolicy) else tables[0]
     return Start(tables, last, _multipliers(result, problem), result.memory)
 
