@@ -224,6 +224,44 @@ MUTANTS: list[Mutant] = [
         ("self.maximise if maximise is None else maximise", "self.maximise", "a new objective keeps the old sense"),
     ),
     *of(
+        "exact/band.py",
+        "frontier",
+        (
+            "bounds - (prices * (offsets - points))",
+            "bounds + (prices * (offsets - points))",
+            "bounds move the wrong way",
+        ),
+        ("np.array(self.sums) + np.array(self.search.errors)", "np.array(self.sums)", "errors of columns do not count"),
+        ("y[axis] = 1.0", "y[axis] = 0.0", "the proof that a limit is too tight lacks that limit"),
+        ("sums[axis + 1], unit * sums[0]", "sums[axis + 1], sums[0]", "limits per step are read as sums"),
+    ),
+    *of(
+        "exact/errors.py",
+        "frontier",
+        ("1.01 * local * horizon_bound(cmdp, slack)", "1.01 * local", "errors of one step only"),
+    ),
+    *of(
+        "exact/conflict.py",
+        "diagnose",
+        ("weights, margin = proof", "_, margin = proof", "the conflict is not made smaller"),
+        ("sign * proved, sign * attained", "proved, attained", "AtLeast is relaxed to the wrong sign"),
+        ("math.ceil(sign * value / unit)", "math.floor(sign * value / unit)", "printed limits are too tight"),
+    ),
+    *of(
+        "insight/frontier.py",
+        "frontier",
+        ("(-upper, -lower) if cmdp.maximise", "(-lower, -upper) if cmdp.maximise", "bounds of a reward are swapped"),
+        ("values[k] - values[flatter]", "values[flatter] - values[k]", "kinks at the wrong limits"),
+        ("share * (xs[j + step] - xs[j])", "0.0 * (xs[j + step] - xs[j])", "ranges of prices end at points"),
+        ("prices[at_x >= at_x.max() - slack].min()", "prices[at_x >= at_x.max() - slack].max()", "the tighter price"),
+    ),
+    *of(
+        "insight/diagnose.py",
+        "diagnose",
+        ("limit=c.limit / float(unit)", "limit=c.limit", "units change the values and not the limits"),
+        ("sizes[cmdp.names.index(name)] = size", "sizes[0] = size", "units of the wrong limit"),
+    ),
+    *of(
         "exact/memory.py",
         "start",
         ("sums[rows[1:]] - search.cmdp.offsets", "sums[rows[1:]]", "old columns forget the limits"),
@@ -462,7 +500,7 @@ MUTANTS: list[Mutant] = [
     *of(
         "exact/columns.py",
         "exact certificate solve::test_closed_form solve::test_infeasible_models_are_proved_so",
-        ("if answer.bound > self.bound:", "if answer.bound > -np.inf:", "the last bound is kept, not the best"),
+        ("if cut.bound > self.bound:", "if cut.bound > -np.inf:", "the last bound is kept, not the best"),
         (
             "self.farkas, self.farkas_margin = y, answer.bound",
             "self.farkas, self.farkas_margin = y, 2.0 * answer.bound",

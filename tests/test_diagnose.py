@@ -1,6 +1,8 @@
 """Diagnoses: smallest conflicts against all subsets by LP, relaxations against the LP, and hand-built models."""
 
+import re
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -151,3 +153,15 @@ def test_bad_units_are_refused(units, error, message):
 )
 def test_printed_limits_are_not_tighter_than_attained_ones(proved, attained, sign, text):
     assert rounded_outwards(Relaxation(proved, attained), sign) == text
+
+
+def test_the_examples_of_the_page_run():
+    text = (Path(__file__).parent.parent / "docs" / "modelling.md").read_text()
+    sections = text[text.index("## Trade-offs") :]
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", sections, flags=re.S):
+        exec(block, names)
+    assert names["found"].feasible is False
+    assert names["curve"].complete
+    assert names["surface"].complete
+    assert names["again"].objective > names["result"].objective

@@ -282,3 +282,20 @@ def test_bad_arguments_are_refused(arguments, settings, error, message):
 def test_models_of_extreme_scale_are_refused():
     with pytest.raises(ValueError, match="other units"):
         ck.frontier(kinked().with_objective(cost=1e90 * kinked().objective), "usage")
+
+
+def test_actions_that_are_not_available_stay_out():
+    """The kinked model again, with a fourth action that would be free: it is not available."""
+    usage = ck.AtMost([[0.0, 1.0, 3.0, 0.0]], 1.0, name="usage")
+    mask = [[True, True, True, False]]
+    cmdp = ck.CMDP(np.ones((1, 4, 1)), cost=[[3.0, 1.0, 0.0, 0.0]], constraints=[usage], gamma=0.0, available=mask)
+    one, other = ck.frontier(cmdp, "usage"), ck.frontier(kinked(), "usage")
+    np.testing.assert_allclose(one.limits, other.limits, atol=1e-9)
+    np.testing.assert_allclose(one.upper, other.upper, atol=1e-9)
+    assert one.policy(2.0).probabilities[0, 3] == 0.0
+    found = ck.diagnose(cmdp.with_limits(usage=-1.0))
+    assert found.relaxations["usage"].attained == pytest.approx(0.0, abs=1e-9)
+    first = ck.solve(cmdp)
+    assert ck.solve(cmdp.with_limits(usage=2.0), "pmd-pd", start=first).objective == pytest.approx(0.5, abs=1e-5)
+    with pytest.raises(ValueError, match="other available actions"):
+        ck.solve(cmdp, start=ck.solve(ck.CMDP(np.ones((1, 4, 1)), cost=np.zeros((1, 4)), gamma=0.0)))

@@ -298,6 +298,8 @@ def _curve(
                 line.visit(cmdp.signs[axes[0]] * wanted[0], stop)
     except Stopped:
         pass
+    if wanted is None:
+        line.settle()
     return line.result(wanted is None, least, time.perf_counter() - started)
 
 
@@ -368,7 +370,11 @@ class Line:
                 break
             if not self.improve(worst):
                 given_up.add(worst)
-        self.positions = self._thinned(first, last)
+
+    def settle(self) -> None:
+        """Make the breakpoints of the lower bound the positions: between them it is linear."""
+        if self.positions.size and self.band.cuts:
+            self.positions = self._thinned(float(self.positions[0]), float(self.positions[-1]))
 
     def visit(self, positions: Array, stop: Callable[[], bool]) -> None:
         """Solve at both ends, then from the loosest to the tightest: each starts where the last one ended."""
@@ -427,7 +433,7 @@ class Line:
         scales = np.array([cmdp.proof_scale(u) for u in upper[feasible]])
         gap = float(((upper[feasible] - lower[feasible]) / scales).max(initial=0.0))
         undecided = not everywhere and bool((~feasible & ~impossible).any())
-        if undecided or (everywhere and not self.positions.size and np.isfinite(least[0])):
+        if undecided or (everywhere and not self.positions.size and not np.isposinf(least[0])):
             gap = np.inf
         order = np.argsort(cmdp.signs[axis] * self.positions, kind="stable")
         bounds = _user(cmdp, lower, upper)
