@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cmdpkit.certificates.rollouts import certify_by_simulation as certify_by_simulation
     from cmdpkit.evaluation import Evaluation as Evaluation
     from cmdpkit.evaluation import evaluate as evaluate
+    from cmdpkit.evaluation.average import long_run_averages as long_run_averages
     from cmdpkit.exact.slater import slater_margin as slater_margin
     from cmdpkit.insight.diagnose import Diagnosis as Diagnosis
     from cmdpkit.insight.diagnose import diagnose as diagnose
@@ -89,6 +90,7 @@ _HOME = {
     "envs": "envs",
     "evaluate": "evaluation",
     "frontier": "insight.frontier",
+    "long_run_averages": "evaluation.average",
     "from_gymnasium": "simulators.gymnasium",
     "problems": "problems",
     "rules": "rules",
