@@ -17,6 +17,7 @@ from cmdpkit.exact.local import Blend, LocalDual, Viewpoint
 from cmdpkit.exact.master import best_mixture, level_point
 from cmdpkit.exact.mdp import minimise
 from cmdpkit.exact.slater import least_miss
+from cmdpkit.model import Pairs
 from models import random_model, two_state
 
 # -- bounds ------------------------------------------------------------------------------------------------------------
@@ -121,7 +122,8 @@ def test_compiled_kernels_do_what_numpy_does(columns):
     old = np.repeat(values, A, axis=0)
     out, low, high = np.empty((S * A, columns)), np.empty(columns), np.empty(columns)
     kernel = kernels.ahead_four if columns == 4 else kernels.ahead_many
-    kernel(*matrix, cost, gamma, values, 1.0, out, low, high, 0, S)
+    heads = np.arange(S + 1) * A
+    kernel(heads, *matrix, cost, gamma, values, 1.0, out, low, high, 0, S)
     np.testing.assert_allclose(out, new - old, atol=1e-14)
     np.testing.assert_allclose(low, (new - old).min(axis=0), atol=1e-14)
     np.testing.assert_allclose(high, (new - old).max(axis=0), atol=1e-14)
@@ -130,13 +132,13 @@ def test_compiled_kernels_do_what_numpy_does(columns):
     q = (cost @ weights).reshape(S, A)
     choice, total = np.empty(S, dtype=np.int32), np.empty(columns)
     greedy = kernels.greedy_four if columns == 4 else kernels.greedy_many
-    greedy(cost, weights, visits, choice, total, 0, S)
+    greedy(heads, cost, weights, visits, choice, total, 0, S)
     np.testing.assert_array_equal(choice, q.argmin(axis=1))
     np.testing.assert_allclose(total, visits @ cost[np.arange(S) * A + q.argmin(axis=1)], atol=1e-13)
 
     best, start = np.empty(S), np.zeros(S, dtype=np.int32)
     lowest, highest, moved = kernels.bellman(
-        *matrix, cost[:, 0].copy(), gamma, values[:, 0].copy(), 0.0, best, start, 0, S
+        heads, A, *matrix, cost[:, 0].copy(), gamma, values[:, 0].copy(), 0.0, best, start, 0, S
     )
     table = new[:, 0].reshape(S, A)
     np.testing.assert_allclose(best, table.min(axis=1), atol=1e-14)
@@ -212,7 +214,7 @@ def test_the_local_dual_predicts_the_greedy_policy():
 
 def test_a_blend_adds_up_where_its_parts_agree():
     blend = Blend([np.array([0, 1]), np.array([0, 2]), np.array([1, 1])], np.array([0.5, 0.3, 0.2]))
-    np.testing.assert_allclose(blend.probabilities(3), [[0.8, 0.2, 0.0], [0.0, 0.7, 0.3]])
+    np.testing.assert_allclose(blend.probabilities(Pairs(2, 3)), [[0.8, 0.2, 0.0], [0.0, 0.7, 0.3]])
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------

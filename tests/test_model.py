@@ -577,13 +577,14 @@ def test_a_missing_entry_is_named(transitions, tmp_path):
 
 
 DAMAGED_ENTRIES = {
-    "newer version": ({"version": np.array(2)}, "version is 2, this cmdpkit reads version 1"),
+    "newer version": ({"version": np.array(3)}, "version is 3, this cmdpkit reads versions 1 and 2"),
     "version is text": ({"version": np.array("one")}, "m.npz"),
     "gamma": ({"gamma": np.array(1.5)}, "gamma must be in [0, 1), got 1.5"),
     "gamma is nan": ({"gamma": np.array(np.nan)}, "gamma must be finite"),
     "objective is a vector": ({"objective": R.ravel()}, "m.npz"),
+    "objective per state": ({"objective": R[:, 0]}, "m.npz"),
     "objective of another model": ({"objective": np.zeros((4, 2))}, "m.npz"),
-    "objective is nan": ({"objective": changed(R, (1, 1), np.nan)}, "reward[1, 1] is nan"),
+    "objective is nan": ({"objective": changed(R, (1, 1), np.nan)}, "reward of state 1, action 1 is nan"),
     "objective is text": ({"objective": R.astype(str)}, "reward must hold real numbers"),
     "rows": ({"transitions": 0.5 * P}, "state 0, action 0 sum to 0.5, not 1"),
     "initial": ({"initial": np.array([1.0, 0.0])}, "initial has shape (2,)"),
@@ -661,7 +662,11 @@ REFUSALS = {
         "state 2, action 1 sum to 0.9, not 1 (1 of 6 rows are off)",
         DIVIDE,
     ),
-    "row sum, sparse empty row": ({"transitions": HOLE}, "state 1, action 1 sum to 0, not 1 (1 of 6", DIVIDE),
+    "row sum, sparse empty row": (
+        {"transitions": HOLE},
+        "all probabilities of state 1, action 1 are zero (1 of",
+        "available=",
+    ),
     "row sum, more than rounding": (
         {"transitions": changed(P, (0, 1, 1), 1.0 + 2e-8)},
         "state 0, action 1 sum to 1.00000002, not 1",
@@ -675,21 +680,21 @@ REFUSALS = {
     # -- probabilities
     "negative": (
         {"transitions": changed(P, (1, 0, 2), -0.25)},
-        "moving from state 1 by action 0 to state 2 is -0.25 (1 such entry)",
+        "moving from state 1, action 0 to state 2 is -0.25 (1 such entry)",
         FINITE,
     ),
     "negative in a row that sums to one": (
         {"transitions": changed(P, (0, 1), [-TINY, 1.0 + TINY, 0.0])},
-        "from state 0 by action 1 to state 0 is -1e-07",
+        "from state 0, action 1 to state 0 is -1e-07",
         FINITE,
     ),
-    "nan": ({"transitions": changed(P, (2, 1, 1), np.nan)}, "state 2 by action 1 to state 1 is nan", FINITE),
-    "inf": ({"transitions": changed(P, (0, 0, 2), np.inf)}, "state 0 by action 0 to state 2 is inf", FINITE),
-    "all nan": ({"transitions": np.full_like(P, np.nan)}, "state 0 by action 0 to state 0 is nan (18 such", FINITE),
+    "nan": ({"transitions": changed(P, (2, 1, 1), np.nan)}, "state 2, action 1 to state 1 is nan", FINITE),
+    "inf": ({"transitions": changed(P, (0, 0, 2), np.inf)}, "state 0, action 0 to state 2 is inf", FINITE),
+    "all nan": ({"transitions": np.full_like(P, np.nan)}, "state 0, action 0 to state 0 is nan (18 such", FINITE),
     **{
         f"{value} in {kind.__name__}": (
             {"transitions": kind(changed(HOLE.toarray(), (5, 0), value))},
-            f"from state 2 by action 1 to state 0 is {value} (1 such entry)",
+            f"from state 2, action 1 to state 0 is {value} (1 such entry)",
             FINITE,
         )
         for kind in (sp.csr_array, sp.csc_array, sp.coo_array)
@@ -697,7 +702,7 @@ REFUSALS = {
     },
     "negative in the first sparse row": (
         {"transitions": sparse(changed(P, (0, 0, 1), -1.0))},
-        "from state 0 by action 0 to state 1 is -1.0",
+        "from state 0, action 0 to state 1 is -1.0",
         FINITE,
     ),
     # -- shapes of the transitions
@@ -737,18 +742,21 @@ REFUSALS = {
     # -- the objective
     "reward and cost": ({"cost": C}, EXACTLY_ONE, "both were given"),
     "neither reward nor cost": ({"reward": None}, EXACTLY_ONE, "neither was given"),
-    "reward is a vector": ({"reward": np.ones(3)}, "reward has shape (3,)", FITS),
+    "reward is a vector": ({"reward": np.ones(4)}, "reward has shape (4,)", FITS),
     "reward transposed": ({"reward": R.T}, "reward has shape (2, 3)", FITS),
-    "reward of a transition": ({"reward": P}, "reward has shape (3, 2, 3)", FITS),
+    "reward of a transition": ({"reward": P[:, :1]}, "reward has shape (3, 1, 3)", FITS),
     "reward is a number": ({"reward": 1.0}, "reward has shape ()", FITS),
     "reward is ragged": ({"reward": [[1.0], [1.0, 2.0], [0.0, 0.0]]}, "reward is not a rectangular array"),
     "reward is sparse": ({"reward": sp.csr_array(R)}, TypeError, "reward must be a dense array", "call .toarray()"),
     "cost of wrong shape": ({"reward": None, "cost": np.ones((3, 3))}, "cost has shape (3, 3)", FITS),
-    "reward is nan": ({"reward": changed(R, (1, 0), np.nan)}, "reward[1, 0] is nan (1 such entry); every entry must"),
-    "reward is inf": ({"reward": changed(R, (2, 1), np.inf)}, "reward[2, 1] is inf (1 such entry)"),
+    "reward is nan": (
+        {"reward": changed(R, (1, 0), np.nan)},
+        "reward of state 1, action 0 is nan (1 such entry)",
+    ),
+    "reward is inf": ({"reward": changed(R, (2, 1), np.inf)}, "reward of state 2, action 1 is inf (1 such entry)"),
     "cost is -inf": (
         {"reward": None, "cost": changed(C, (slice(1, 3), 1), -np.inf)},
-        "cost[1, 1] is -inf (2 such entries)",
+        "cost of state 1, action 1 is -inf (2 such entries)",
     ),
     # -- gamma
     "gamma -0.1": ({"gamma": -0.1}, "gamma must be in [0, 1), got -0.1", "needs gamma below 1"),
@@ -781,7 +789,7 @@ REFUSALS = {
     "initial True": ({"initial": True}, TypeError, "initial must be a state index or a distribution, not a bool"),
     "initial np.True_": ({"initial": np.True_}, TypeError, "initial must be a state index or a distribution"),
     "initial array True": ({"initial": np.array(True)}, TypeError, "initial must be a state index or a distribution"),
-    "initial string": ({"initial": "first"}, TypeError, "initial must hold real numbers, not dtype <U5"),
+    "initial string": ({"initial": "first"}, "initial is 'first', but the model has no state_labels"),
     # -- constraints
     "bare constraint": (
         {"constraints": ck.AtLeast(C, 1.0)},
@@ -797,9 +805,15 @@ REFUSALS = {
     ),
     "an array for constraints": ({"constraints": C}, TypeError, "constraint 0 is a ndarray; use cmdpkit.AtMost"),
     "constraint shape": (at_most(np.ones((2, 3))), "constraint 'power' has shape (2, 3)", FITS),
-    "constraint without a name": ({"constraints": [ck.AtMost(np.ones(3), 1.0)]}, "constraint 'constraint 1' has shape"),
-    "constraint nan": (at_most(changed(C, (2, 0), np.nan)), "constraint 'power'[2, 0] is nan (1 such entry)"),
-    "constraint inf": (at_most(changed(C, (0, 1), -np.inf)), "constraint 'power'[0, 1] is -inf (1 such entry)"),
+    "constraint without a name": ({"constraints": [ck.AtMost(np.ones(5), 1.0)]}, "constraint 'constraint 1' has shape"),
+    "constraint nan": (
+        at_most(changed(C, (2, 0), np.nan)),
+        "constraint 'power' of state 2, action 0 is nan (1 such entry)",
+    ),
+    "constraint inf": (
+        at_most(changed(C, (0, 1), -np.inf)),
+        "constraint 'power' of state 0, action 1 is -inf (1 such entry)",
+    ),
     "constraint sparse": (at_most(sp.csr_array(C)), TypeError, "constraint 'power' must be a dense", "call .toarray()"),
     "limit nan": (at_most(limit=np.nan), "the limit of constraint 'power' must be finite, not nan"),
     "limit inf": (at_most(limit=np.inf), "the limit of constraint 'power' must be finite, not inf"),

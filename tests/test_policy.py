@@ -17,6 +17,7 @@ from scipy.special import logsumexp
 from scipy.stats import chi2
 
 import cmdpkit as ck
+from cmdpkit.model import Pairs
 
 PI = np.array([[0.25, 0.75, 0.0], [0.0, 0.0, 1.0], [0.125, 0.375, 0.5], [1.0, 0.0, 0.0]])
 
@@ -237,10 +238,10 @@ BROKEN_FILES = {
     "model": (model_file, "holds 'cmdpkit model', but 'cmdpkit policy' is needed here"),
     "foreign": (lambda: packed(x=np.ones(3)), "was not written by cmdpkit"),
     "missing entry": (lambda: packed(kind=np.array("cmdpkit policy")), "the entry 'log_probabilities' is missing"),
-    "nan": (lambda: policy_file([[0.0, np.nan]]), "the policy's probability of action 1 in state 0 is nan"),
+    "nan": (lambda: policy_file([[0.0, np.nan]]), "the policy's probability of state 0, action 1 is nan"),
     "not normalised": (lambda: policy_file([[0.0, -np.inf], [0.0, 0.0]]), "probabilities in state 1 sum to 2, not 1"),
     "all impossible": (lambda: policy_file([[-np.inf, -np.inf]]), "probabilities in state 0 sum to 0, not 1"),
-    "inf": (lambda: policy_file([[np.inf, 0.0]]), "the policy's probability of action 0 in state 0 is inf"),
+    "inf": (lambda: policy_file([[np.inf, 0.0]]), "the policy's probability of state 0, action 0 is inf"),
     "overflow": (lambda: policy_file([[0.0, -np.inf], [0.0, 1e6]]), "does not hold a valid policy"),
     "vector": (lambda: policy_file([0.0]), "have shape (1,); they need shape (states, actions)"),
     "no states": (lambda: policy_file(np.zeros((0, 2))), "have shape (0, 2); they need shape (states, actions)"),
@@ -292,9 +293,9 @@ REFUSALS = {
     "row sum": ([[0.5, 0.5], [0.5, 0.6]], ValueError, "the policy's probabilities in state 1 sum to 1.1, not 1"),
     "more than rounding": ([[0.5, 0.5 + 2e-8]], ValueError, "in state 0 sum to 1.00000002, not 1"),
     "row of zeros": ([[1.0, 0.0], [0.0, 0.0]], ValueError, "in state 1 sum to 0, not 1"),
-    "negative": ([[0.5, 0.5], [1.25, -0.25]], ValueError, "the policy's probability of action 1 in state 1 is -0.25"),
-    "nan": ([[np.nan, 0.5]], ValueError, "the policy's probability of action 0 in state 0 is nan"),
-    "inf": ([[0.5, np.inf]], ValueError, "the policy's probability of action 1 in state 0 is inf"),
+    "negative": ([[0.5, 0.5], [1.25, -0.25]], ValueError, "the policy's probability of state 1, action 1 is -0.25"),
+    "nan": ([[np.nan, 0.5]], ValueError, "the policy's probability of state 0, action 0 is nan"),
+    "inf": ([[0.5, np.inf]], ValueError, "the policy's probability of state 0, action 1 is inf"),
     "vector": ([0.5, 0.5], ValueError, f"a policy's probabilities have shape (2,); {SHAPE}"),
     "three axes": ([[[1.0]]], ValueError, f"a policy's probabilities have shape (1, 1, 1); {SHAPE}"),
     "empty": (np.zeros((0, 2)), ValueError, f"have shape (0, 2); {SHAPE}"),
@@ -348,11 +349,12 @@ def test_log_weights_of_the_wrong_shape_are_refused(shape):
 
 def test_states_that_are_never_visited_take_the_fallback():
     fallback = np.array([[0.5, 0.5], [0.1, 0.9], [0.3, 0.7]])
-    policy = ck.TabularPolicy.from_occupancy(np.array([[1.0, 3.0], [0.0, 0.0], [-1e-18, 2.0]]), fallback)
+    occupancy = np.array([[1.0, 3.0], [0.0, 0.0], [-1e-18, 2.0]])
+    policy = ck.TabularPolicy.from_occupancy(Pairs(3, 2), occupancy, fallback)
     np.testing.assert_allclose(policy.probabilities, [[0.25, 0.75], [0.1, 0.9], [0.0, 1.0]])
 
 
 def test_stored_rows_are_normalised_unless_they_sum_to_one_already():
     log = np.log([[0.25, 0.75], [0.5, 0.5]])
-    np.testing.assert_array_equal(ck.TabularPolicy.stored(log).log_probabilities, log)
-    np.testing.assert_allclose(ck.TabularPolicy.stored(log + 1e-9).log_probabilities, log, rtol=1e-14)
+    np.testing.assert_array_equal(ck.TabularPolicy.stored(Pairs(2, 2), log).log_probabilities, log)
+    np.testing.assert_allclose(ck.TabularPolicy.stored(Pairs(2, 2), log + 1e-9).log_probabilities, log, rtol=1e-14)

@@ -86,7 +86,7 @@ def test_compiled_and_plain_look_ahead_agree(columns):
         with mock.patch.object(backup, "COMPILED", limit):
             table = backup.advantages(cmdp, values)
             one = backup.bellman(cmdp, cmdp.costs[0], values[:, 0], np.zeros(15, dtype=int), 0.05)
-            choice, total = backup.greedy(table, weights, visits, limit == 0)
+            choice, total = backup.greedy(cmdp.pairs, table, weights, visits, limit == 0)
             found.append([table, *one, choice, total])
     for compiled, plain in zip(*found, strict=True):
         np.testing.assert_allclose(compiled, plain, rtol=1e-13, atol=1e-13)

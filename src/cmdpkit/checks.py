@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import numbers
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ StateArray = Array
 """(S,): one number per state."""
 
 PairTable = Array
-"""(S, A): one number per state and action."""
+"""One number per state-action pair: (S, A), or (N,) where only N pairs exist (model/pairs.py)."""
 
 ConstraintArray = Array
 """(m,): one number per constraint."""
@@ -27,7 +28,7 @@ CostArray = Array
 """(m + 1,): one number per cost, the objective first."""
 
 CostTable = Array
-"""(m + 1, S·A): one row per cost, one column per state-action pair s·A + a."""
+"""(m + 1, N): one row per cost, one column per state-action pair."""
 
 ROW_SUM_TOLERANCE = 1e-8
 """Rows whose sum differs from one by more than this are rejected. Bounds account for smaller differences."""
@@ -70,50 +71,41 @@ def as_floats(values: Any, name: str) -> Array:
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must hold real numbers, not dtype {array.dtype}")
     if np.ma.isMaskedArray(values):
-        raise TypeError(f"{name} is a masked array; fill the masked entries first, as in {name}.filled(0.0)")
+        raise TypeError(
+            f"{name} is a masked array; if the masked actions cannot be taken, say so with available=~mask, and pass "
+            f"{name}.data"
+        )
     return np.array(array, dtype=np.float64, order="C")  # a copy: later changes by the user do not affect the model
 
 
-def check_table(values: Any, shape: tuple[int, int], name: str) -> PairTable:
-    """An (S, A) table of finite numbers."""
-    if sp.issparse(values):
-        raise TypeError(f"{name} must be a dense array of shape {shape}; call .toarray() on it")
-    table = as_floats(values, name)
-    if table.shape != shape:
-        raise ValueError(
-            f"{name} has shape {table.shape}, but the transitions have {shape[0]} states and {shape[1]} actions, "
-            f"so it must have shape {shape}"
-        )
-    bad = ~np.isfinite(table)
-    if bad.any():
-        s, a = np.argwhere(bad)[0]
-        raise ValueError(f"{name}[{s}, {a}] is {table[s, a]} ({_such_entries(bad)}); every entry must be finite")
-    return freeze(table)
-
-
-def _such_entries(bad: Any) -> str:
+def such_entries(bad: Any) -> str:
     count = int(bad.sum())
     return f"{count} such {'entry' if count == 1 else 'entries'}"
 
 
-def check_transitions(transitions: Any) -> tuple[Any, int, int]:
-    """The transitions as (S·A, S): C-ordered float64, or CSR when sparse."""
+def check_transitions(transitions: Any, masked: bool = False) -> tuple[Any, int, int | None]:
+    """The transitions with one row per pair, C-ordered float64 or CSR when sparse; the numbers of states and actions.
+
+    With a mask of available actions (`masked`) there may be a row for every pair, or only for those that exist: the
+    number of actions is None where only the mask can tell.
+    """
     if sp.issparse(transitions):
         rows, states = transitions.shape if transitions.ndim == 2 else (0, 0)
-        if states == 0 or rows == 0 or rows % states:
+        if states == 0 or rows == 0 or (rows % states and not masked):
             raise ValueError(
                 f"sparse transitions have shape {transitions.shape}; they need S·A rows and S columns (row s·A + a), "
-                f"and {rows} is not a positive multiple of {states}"
+                f"and {rows} is not a positive multiple of {states}; if some actions are not available, say so with "
+                "available="
             )
         if transitions.dtype.kind not in "fiub":
             raise TypeError(f"transitions must hold real numbers, not dtype {transitions.dtype}")
         _check_format(transitions)
         matrix = _with_short_indices(sp.csr_array(transitions, dtype=np.float64, copy=True))
         matrix.sum_duplicates()
-        for part in (matrix.data, matrix.indices, matrix.indptr):
-            part.flags.writeable = False
-        return matrix, states, rows // states
+        return refreeze(matrix), states, None if masked else rows // states
     array = as_floats(transitions, "transitions")
+    if masked and array.ndim == 2 and array.size:
+        return freeze(array), array.shape[1], None
     if array.ndim != 3 or array.shape[0] != array.shape[2] or 0 in array.shape:
         raise ValueError(
             f"transitions have shape {array.shape}; they need shape (S, A, S), or must be a scipy.sparse matrix of "
@@ -150,7 +142,9 @@ def longest_row(matrix: Any) -> int:
     return int(np.diff(matrix.indptr).max()) if sp.issparse(matrix) else int(matrix.shape[1])
 
 
-def check_rows(transitions: Any, actions: int, gamma: float) -> tuple[float, float]:
+def check_rows(
+    transitions: Any, gamma: float, pair_name: Callable[[int], str], state_name: Callable[[int], str]
+) -> tuple[float, float]:
     """Check that every row is a probability distribution; return the smallest and the largest row sum."""
     entries = transitions.data if sp.issparse(transitions) else transitions
     bad = ~np.isfinite(entries) | (entries < 0.0)
@@ -166,15 +160,21 @@ def check_rows(transitions: Any, actions: int, gamma: float) -> tuple[float, flo
             row, column = np.argwhere(bad)[0]
             value = entries[row, column]
         raise ValueError(
-            f"the probability of moving from state {row // actions} by action {row % actions} to state {column} is "
-            f"{value} ({_such_entries(bad)}); probabilities must be finite and not negative"
+            f"the probability of moving from {pair_name(int(row))} to state {state_name(column)} is {value} "
+            f"({such_entries(bad)}); probabilities must be finite and not negative"
         )
     sums = np.asarray(transitions.sum(axis=1)).ravel()
     off = np.abs(sums - 1.0)
     worst = int(off.argmax())
     if off[worst] > ROW_SUM_TOLERANCE:
+        empty = int((sums == 0.0).sum())
+        if empty:
+            raise ValueError(
+                f"all probabilities of {pair_name(int((sums == 0.0).argmax()))} are zero ({empty} of {sums.size} rows "
+                "are); if the action is not available there, say so with available=, an (S, A) array of booleans"
+            )
         raise ValueError(
-            f"the probabilities of state {worst // actions}, action {worst % actions} sum to {sums[worst]:.12g}, not 1 "
+            f"the probabilities of {pair_name(worst)} sum to {sums[worst]:.12g}, not 1 "
             f"({(off > ROW_SUM_TOLERANCE).sum()} of {sums.size} rows are off); divide each row by its sum, in float64"
         )
     if gamma * sums.max() >= 1.0:

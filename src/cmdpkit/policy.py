@@ -1,4 +1,4 @@
-"""Policies over finite states and actions, kept as log-probabilities.
+"""Policies over finite states and actions, kept as log-probabilities of the pairs that exist.
 
 Under mirror descent log π(a|s) of a bad action decreases without bound. The logarithm does not underflow; π would.
 """
@@ -13,6 +13,7 @@ import numpy as np
 
 from cmdpkit.checks import ROW_SUM_TOLERANCE, Array, PairTable, as_floats, freeze, refreeze
 from cmdpkit.files import PathLike, load_arrays, save_arrays
+from cmdpkit.model import Pairs
 
 
 class TabularPolicy:
@@ -28,10 +29,22 @@ class TabularPolicy:
     """
 
     def __init__(self, probabilities: Any) -> None:
-        table = normalise(check_probabilities(probabilities))
+        table = check_probabilities(probabilities)
+        self._set(Pairs(*table.shape), table)
+
+    def _set(self, pairs: Pairs, table: PairTable) -> None:
+        table = normalise(pairs, table)
+        self.pairs = pairs
         with np.errstate(divide="ignore"):
-            self.log_probabilities: PairTable = freeze(np.log(table))
-        self._probabilities: PairTable | None = freeze(table)
+            self.log_pi: PairTable = freeze(np.log(table))
+        self._pi: PairTable | None = freeze(table)
+
+    @classmethod
+    def over(cls, pairs: Pairs, probabilities: PairTable) -> TabularPolicy:
+        """The policy with these probabilities of the model's pairs, in their shape. They are not validated."""
+        policy = cls.__new__(cls)
+        policy._set(pairs, probabilities)
+        return policy
 
     @classmethod
     def from_log(cls, log_weights: Any) -> TabularPolicy:
@@ -42,23 +55,24 @@ class TabularPolicy:
         bad = np.flatnonzero(~np.isfinite(weights.max(axis=1)))
         if bad.size:
             raise ValueError(f"log_weights of state {bad[0]} are {weights[bad[0]]}; they define no distribution")
-        return cls.softmax(weights)
+        return cls.softmax(Pairs(*weights.shape), weights)
 
     @classmethod
-    def softmax(cls, log_weights: PairTable) -> TabularPolicy:
-        """`from_log` without validation, for inner loops."""
+    def softmax(cls, pairs: Pairs, log_weights: PairTable) -> TabularPolicy:
+        """π ∝ exp(log_weights) over the model's pairs, without validation, for inner loops."""
         policy = cls.__new__(cls)
-        policy.log_probabilities = freeze(normalise_log(log_weights))
-        policy._probabilities = None
+        policy.pairs = pairs
+        policy.log_pi = freeze(normalise_log(pairs, log_weights))
+        policy._pi = None
         return policy
 
     @classmethod
-    def from_occupancy(cls, occupancy: PairTable, fallback: PairTable) -> TabularPolicy:
-        """π(a|s) = d(s, a) / Σ_a d(s, a); rows of `fallback` for states that are never visited."""
+    def from_occupancy(cls, pairs: Pairs, occupancy: PairTable, fallback: PairTable) -> TabularPolicy:
+        """π(a|s) = d(s, a) / Σ_a d(s, a); what `fallback` says in states that are never visited."""
         occupancy = np.maximum(occupancy, 0.0)  # unvisited pairs may come out of a linear solve as −1e-18
-        visits = occupancy.sum(axis=1, keepdims=True)
+        visits = pairs.over(pairs.sum(occupancy))
         seen = visits > 0.0
-        return cls(np.where(seen, occupancy / np.where(seen, visits, 1.0), fallback))
+        return cls.over(pairs, np.where(seen, occupancy / np.where(seen, visits, 1.0), fallback))
 
     @classmethod
     def uniform(cls, states: int, actions: int) -> TabularPolicy:
@@ -77,61 +91,91 @@ class TabularPolicy:
         return cls(np.eye(actions)[chosen])
 
     @property
-    def probabilities(self) -> PairTable:
-        """π(a|s) as an (S, A) array."""
-        if self._probabilities is None:
-            self._probabilities = freeze(np.exp(self.log_probabilities))
-        return self._probabilities
+    def pi(self) -> PairTable:
+        """π(a|s) of the pairs that exist."""
+        if self._pi is None:
+            self._pi = freeze(np.exp(self.log_pi))
+        return self._pi
+
+    @property
+    def probabilities(self) -> Array:
+        """π(a|s) as an (S, A) array, 0 where an action is not available."""
+        return freeze(self.pairs.table(self.pi, 0.0))
+
+    @property
+    def log_probabilities(self) -> Array:
+        """log π(a|s) as an (S, A) array, −∞ where an action is not available."""
+        return freeze(self.pairs.table(self.log_pi, -np.inf))
 
     @property
     def states(self) -> int:
-        return int(self.log_probabilities.shape[0])
+        return self.pairs.states
 
     @property
     def actions(self) -> int:
-        return int(self.log_probabilities.shape[1])
+        return self.pairs.actions
 
     def sample(self, state: int, rng: np.random.Generator) -> int:
         """Draw an action for `state`."""
         if not isinstance(state, numbers.Integral) or not 0 <= state < self.states:
             raise ValueError(f"state {state!r} is not one of 0 to {self.states - 1}")
-        row = self.probabilities[state]
+        row = self.probabilities[state] if self.pairs.is_full else self._own_actions(int(state))
         cumulative = np.cumsum(row)
         return int(
             min(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"), np.flatnonzero(row)[-1])
         )
 
+    def _own_actions(self, state: int) -> Array:
+        """(A,) π(·|s), without the rest of the table."""
+        pairs = slice(*self.pairs.first[state : state + 2])
+        row = np.zeros(self.actions)
+        row[self.pairs.action[pairs]] = self.pi[pairs]
+        return row
+
     def save(self, path: PathLike) -> None:
         """Write the policy to an `.npz` file, atomically and without pickle."""
-        save_arrays(path, "cmdpkit policy", {"log_probabilities": self.log_probabilities})
+        save_arrays(path, "cmdpkit policy", self.arrays())
 
     @classmethod
     def load(cls, path: PathLike) -> TabularPolicy:
         """Read a policy written by `save`."""
         arrays = load_arrays(path, "cmdpkit policy")
         try:
-            return cls.checked(arrays["log_probabilities"])
+            return cls.from_arrays(arrays)
         except KeyError as error:
             raise ValueError(f"{path} is damaged: the entry {error} is missing") from error
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, IndexError) as error:
             raise ValueError(f"{path} does not hold a valid policy: {error}") from error
 
-    @classmethod
-    def checked(cls, log_probabilities: Any) -> TabularPolicy:
-        """`stored` with validation, for numbers from a file."""
-        table = as_floats(log_probabilities, "log_probabilities")
-        with np.errstate(over="ignore"):  # infinite probabilities are rejected by the next line
-            check_probabilities(np.exp(table))
-        return cls.stored(table)
+    def arrays(self) -> dict[str, Any]:
+        """The policy and its pairs, for files."""
+        return {"log_probabilities": self.log_pi, **self.pairs.arrays()}
 
     @classmethod
-    def stored(cls, log_probabilities: Any) -> TabularPolicy:
+    def from_arrays(cls, arrays: dict[str, Any]) -> TabularPolicy:
+        """Read what `arrays` wrote, with validation."""
+        table = as_floats(arrays["log_probabilities"], "log_probabilities")
+        if "pair_first" in arrays:
+            pairs = Pairs.from_arrays(arrays, np.asarray(arrays["pair_first"]).size - 1, 1)
+        elif table.ndim == 2 and table.size:
+            pairs = Pairs.from_arrays(arrays, *table.shape)
+        else:
+            raise ValueError(f"its log-probabilities have shape {table.shape}; they need shape (states, actions)")
+        if table.shape != pairs.shape:
+            raise ValueError(f"it has {table.size} log-probabilities for {pairs.count} pairs of state and action")
+        with np.errstate(over="ignore"):  # infinite probabilities are rejected by the next line
+            _check_distributions(pairs, np.exp(table))
+        return cls.stored(pairs, table)
+
+    @classmethod
+    def stored(cls, pairs: Pairs, log_pi: Any) -> TabularPolicy:
         """The policy with these log-probabilities, bit for bit if its rows already sum to one."""
-        table = np.array(log_probabilities, dtype=np.float64)
-        total = np.exp(table).sum(axis=1, keepdims=True)
+        table = np.array(log_pi, dtype=np.float64).reshape(pairs.shape)
+        total = pairs.sum(np.exp(table))
         policy = cls.__new__(cls)
-        policy.log_probabilities = freeze(table if _is_one(total) else table - np.log(total))
-        policy._probabilities = None
+        policy.pairs = pairs
+        policy.log_pi = freeze(table if _is_one(total) else table - pairs.over(np.log(total)))
+        policy._pi = None
         return policy
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -166,6 +210,8 @@ class MixturePolicy:
         sizes = {(p.states, p.actions) if isinstance(p, TabularPolicy) else type(p).__name__ for p in self.policies}
         if len(sizes) > 1 or not all(isinstance(size, tuple) for size in sizes):
             raise ValueError(f"a mixture needs TabularPolicy objects of the same size, got {sorted(map(str, sizes))}")
+        if not all(p.pairs.same(self.policies[0].pairs) for p in self.policies):
+            raise ValueError("a mixture needs policies with the same available actions")
         count = len(self.policies)
         table = np.full(count, 1.0 / count) if weights is None else as_floats(weights, "weights")
         if table.shape != (count,) or not np.isfinite(table).all() or (table < 0.0).any():
@@ -197,8 +243,9 @@ class MixturePolicy:
 
     def save(self, path: PathLike) -> None:
         """Write all policies and their weights to an `.npz` file, atomically and without pickle."""
-        tables = np.stack([policy.log_probabilities for policy in self.policies])
-        save_arrays(path, "cmdpkit mixture", {"log_probabilities": tables, "weights": self.weights})
+        tables = np.stack([policy.log_pi for policy in self.policies])
+        pairs = self.policies[0].pairs
+        save_arrays(path, "cmdpkit mixture", {"log_probabilities": tables, "weights": self.weights, **pairs.arrays()})
 
     @classmethod
     def load(cls, path: PathLike) -> MixturePolicy:
@@ -206,9 +253,12 @@ class MixturePolicy:
         arrays = load_arrays(path, "cmdpkit mixture")
         try:
             tables = as_floats(arrays["log_probabilities"], "log_probabilities")
-            if tables.ndim != 3:
+            if tables.ndim != 3 - ("pair_first" in arrays):
                 raise ValueError(f"its policies have shape {tables.shape}, not (policies, states, actions)")
-            return cls([TabularPolicy.checked(table) for table in tables], arrays["weights"])
+            return cls(
+                [TabularPolicy.from_arrays(arrays | {"log_probabilities": table}) for table in tables],
+                arrays["weights"],
+            )
         except KeyError as error:
             raise ValueError(f"{path} is damaged: the entry {error} is missing") from error
         except (ValueError, TypeError) as error:
@@ -225,20 +275,20 @@ def load_policy(path: PathLike) -> TabularPolicy | MixturePolicy:
         return MixturePolicy.load(path)
 
 
-def normalise(table: PairTable) -> PairTable:
+def normalise(pairs: Pairs, table: PairTable) -> PairTable:
     """Normalise the rows to sum to one; a table whose rows already do is returned unchanged."""
-    total = table.sum(axis=1, keepdims=True)
-    return table if _is_one(total) else table / total
+    total = pairs.sum(table)
+    return table if _is_one(total) else table / pairs.over(total)
 
 
 def _is_one(total: Array) -> bool:
     return bool(np.abs(total - 1.0).max() <= 8.0 * np.finfo(float).eps)
 
 
-def normalise_log(log_weights: PairTable) -> PairTable:
-    """log π = w − log Σ_a exp w, row by row."""
-    shifted: PairTable = log_weights - log_weights.max(axis=1, keepdims=True)
-    shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+def normalise_log(pairs: Pairs, log_weights: PairTable) -> PairTable:
+    """log π = w − log Σ_a exp w, state by state."""
+    shifted: PairTable = log_weights - pairs.over(pairs.max(log_weights))
+    shifted -= pairs.over(np.log(pairs.sum(np.exp(shifted))))
     return shifted
 
 
@@ -246,24 +296,48 @@ def check_probabilities(probabilities: Any) -> PairTable:
     table = as_floats(probabilities, "a policy's probabilities")
     if table.ndim != 2 or 0 in table.shape:
         raise ValueError(f"a policy's probabilities have shape {table.shape}; they need shape (states, actions)")
-    bad = ~np.isfinite(table) | (table < 0.0)
-    if bad.any():
-        s, a = np.argwhere(bad)[0]
-        raise ValueError(f"the policy's probability of action {a} in state {s} is {table[s, a]}")
-    sums = table.sum(axis=1)
-    worst = int(np.abs(sums - 1.0).argmax())
-    if abs(sums[worst] - 1.0) > ROW_SUM_TOLERANCE:
-        raise ValueError(f"the policy's probabilities in state {worst} sum to {sums[worst]:.12g}, not 1")
+    _check_distributions(Pairs(*table.shape), table)
     return table
 
 
-def as_policy(policy: Any, states: int, actions: int, name: str = "policy") -> TabularPolicy:
-    """Convert a policy or an array of probabilities to a `TabularPolicy` of the given size."""
-    if not isinstance(policy, TabularPolicy):
-        policy = TabularPolicy(policy)
-    checked: TabularPolicy = policy
-    if (checked.states, checked.actions) != (states, actions):
+def _check_distributions(pairs: Pairs, table: PairTable) -> None:
+    bad = ~np.isfinite(table) | (table < 0.0)
+    if bad.any():
+        row = int(bad.argmax())
+        raise ValueError(f"the policy's probability of {pairs.pair_name(row)} is {table.flat[row]}")
+    sums = pairs.sum(table)
+    worst = int(np.abs(sums - 1.0).argmax())
+    if abs(sums[worst] - 1.0) > ROW_SUM_TOLERANCE:
         raise ValueError(
-            f"{name} is for {checked.states} states and {checked.actions} actions, the model has {states} and {actions}"
+            f"the policy's probabilities in state {pairs.state_name(worst)} sum to {sums[worst]:.12g}, not 1"
         )
-    return checked
+
+
+def as_policy(policy: Any, pairs: Pairs, name: str = "policy") -> TabularPolicy:
+    """Convert a policy or an (S, A) array of probabilities to a `TabularPolicy` over the pairs of a model."""
+    checked: TabularPolicy = policy if isinstance(policy, TabularPolicy) else TabularPolicy(policy)
+    if (checked.states, checked.actions) != (pairs.states, pairs.actions):
+        raise ValueError(
+            f"{name} is for {checked.states} states and {checked.actions} actions, the model has {pairs.states} and "
+            f"{pairs.actions}"
+        )
+    if checked.pairs.same(pairs):
+        return checked
+    table = checked.probabilities
+    forbidden = np.argwhere((table > 0.0) & ~pairs.mask)
+    if forbidden.size:
+        s, a = forbidden[0]
+        raise ValueError(
+            f"{name} takes action {pairs.action_name(a)} in state {pairs.state_name(s)} with probability "
+            f"{table[s, a]}, but it is not available there ({len(forbidden)} such pairs)"
+        )
+    return TabularPolicy.stored(pairs, pairs.taken(checked.log_probabilities))
+
+
+def as_any_policy(policy: Any, pairs: Pairs) -> TabularPolicy | MixturePolicy:
+    """`as_policy` that also takes a mixture."""
+    if not isinstance(policy, MixturePolicy):
+        return as_policy(policy, pairs)
+    if policy.policies[0].pairs.same(pairs):
+        return policy
+    return MixturePolicy([as_policy(part, pairs) for part in policy.policies], policy.weights)

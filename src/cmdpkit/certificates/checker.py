@@ -53,19 +53,18 @@ def values_with_errors(cmdp: CMDP, policy: AnyPolicy) -> tuple[Array, Array]:
 
 
 def _of_stationary(cmdp: CMDP, policy: TabularPolicy) -> tuple[Array, Array]:
-    pi = policy.probabilities
-    tables = cmdp.costs.reshape(-1, cmdp.states, cmdp.actions)
+    pi, pairs = policy.pi, cmdp.pairs
     system = PolicySystem(cmdp, pi)
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing, and says so
-        policy_cost = np.einsum("isa,sa->si", tables, pi)
+        policy_cost = pairs.expect(pi, cmdp.costs)
         value = system.state_values(policy_cost)
         # r = c_π + γ P_π V − V, and how large the terms are that were summed for it in every state
         residual = np.abs(policy_cost + cmdp.gamma * (system.chain @ value) - value)
-        size = np.einsum("isa,sa->si", np.abs(tables), pi) + cmdp.gamma * (system.chain @ np.abs(value)) + np.abs(value)
+        size = pairs.expect(pi, np.abs(cmdp.costs)) + cmdp.gamma * (system.chain @ np.abs(value)) + np.abs(value)
         # A sum over the successors in a row of P_π, each of them and the cost a sum over actions
-        terms = longest_row(system.chain) + 2 * cmdp.actions + 12
+        terms = longest_row(system.chain) + 2 * pairs.largest + 12
         # The policy is played with probabilities that sum to one; what is stored may be off by rounding
-        slack = np.abs(pi.sum(axis=1) - 1.0) + (cmdp.actions + 2) * EPS
+        slack = np.abs(pairs.sum(pi) - 1.0) + (pairs.largest + 2) * EPS
         local = residual + (terms * EPS + slack)[:, None] * size + terms * TINY
         visits = np.maximum(system.state_occupancy(), 0.0)
         errors = values_error(cmdp, system.chain, visits, local, float(slack.max()))

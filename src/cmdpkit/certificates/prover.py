@@ -13,7 +13,7 @@ from cmdpkit.exact.balance import Balance
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.mdp import minimise
 from cmdpkit.model import CMDP, check_model
-from cmdpkit.policy import MixturePolicy, as_policy
+from cmdpkit.policy import as_any_policy
 
 
 def certify(cmdp: CMDP, policy: Any, multipliers: Any = None) -> Certificate:
@@ -34,10 +34,7 @@ def certify(cmdp: CMDP, policy: Any, multipliers: Any = None) -> Certificate:
         (4.462444, False)
     """
     check_model(cmdp)
-    if isinstance(policy, MixturePolicy):
-        as_policy(policy.policies[0], cmdp.states, cmdp.actions)
-    else:
-        policy = as_policy(policy, cmdp.states, cmdp.actions)
+    policy = as_any_policy(policy, cmdp.pairs)
     if multipliers is not None:
         lam = check_multipliers(multipliers, cmdp.num_constraints, "multipliers")
         bound = minimise(cmdp, np.append(1.0, lam)).bound

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array, check_confidence, check_count
-from cmdpkit.policy import MixturePolicy, TabularPolicy, as_policy
+from cmdpkit.policy import MixturePolicy, as_any_policy
 from cmdpkit.simulators import JUDGING, Returns, Simulator, as_simulator, stream
 
 SHARE_CUT_OFF = 0.1
@@ -83,8 +83,8 @@ def certify_by_simulation(
         ['violated']
     """
     simulator = as_simulator(simulator)
-    mixture = policy if isinstance(policy, MixturePolicy) else MixturePolicy([policy_of(simulator, policy)])
-    policy_of(simulator, mixture.policies[0])
+    fitted = as_any_policy(policy, simulator.pairs)
+    mixture = fitted if isinstance(fitted, MixturePolicy) else MixturePolicy([fitted])
     _check_call(simulator, confidence, rollouts, horizon, max_rollouts, seed)
     # A horizon that suits the last look: what is cut off does not shrink with more rollouts.
     steps = horizon or judging_horizon(simulator.gamma, max_rollouts if until_decided else rollouts)
@@ -100,10 +100,6 @@ def certify_by_simulation(
         total = total + fresh_returns(simulator, mixture, steps, more, (seed, JUDGING, look))
 
 
-def policy_of(simulator: Simulator, policy: Any) -> TabularPolicy:
-    return as_policy(policy, simulator.states, simulator.actions)
-
-
 def fresh_returns(
     simulator: Simulator, mixture: MixturePolicy, horizon: int, rollouts: int, seed: tuple[int, ...]
 ) -> Returns:
@@ -114,7 +110,7 @@ def fresh_returns(
     low = simulator.bounds[:, 0]
     counts = np.random.default_rng(stream((*seed, 0))).multinomial(rollouts, mixture.weights)
     parts = [
-        simulator.returns(policy.probabilities, horizon, int(count), (*seed, i), offset=low)
+        simulator.returns(policy.pi, horizon, int(count), (*seed, i), offset=low)
         for i, (policy, count) in enumerate(zip(mixture.policies, counts, strict=True), start=1)
         if count
     ]

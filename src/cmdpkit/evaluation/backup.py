@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.threads import in_blocks
-from cmdpkit.model import CMDP
+from cmdpkit.model import CMDP, Pairs
 
 COMPILED = 100_000
 """From this many nonzeros the compiled kernels pay for their import (measured: docs/decisions.md)."""
@@ -45,7 +45,7 @@ def parts(matrix: Any) -> tuple[Any, Any, Any]:
 
 
 def look_ahead(cmdp: CMDP, state_values: Array) -> Array:
-    """γ Σ_s' P(s'|s, a) V(s') for every pair, as (S·A,) or (S·A, n)."""
+    """γ Σ_s' P(s'|s, a) V(s') for every pair, as (N,) or (N, n)."""
     ahead: Array = cmdp.transitions @ state_values
     ahead *= cmdp.gamma
     return ahead
@@ -55,11 +55,10 @@ def bellman(cmdp: CMDP, cost: Array, value: Array, choice: Any, noise: float = 0
     """TV(s) = min_a c(s, a) + γ Σ P V, and a greedy choice: ties, and gains within `noise`, keep the action."""
     if is_compiled(cmdp.transitions):
         return _bellman_compiled(cmdp, cost, value, choice, noise)
-    q = (cost + look_ahead(cmdp, value)).reshape(cmdp.states, cmdp.actions)
-    states = np.arange(cmdp.states)
-    best = q.argmin(axis=1)
-    backup = q[states, best]
-    better = backup < q[states, choice] - noise
+    q, pairs = cost + look_ahead(cmdp, value), cmdp.pairs
+    best = pairs.argmin(pairs.like(q))
+    backup = q[pairs.rows(best)]
+    better = backup < q[pairs.rows(choice)] - noise
     change = backup - value
     return Backup(backup, np.where(better, best, choice), float(change.min()), float(change.max()), int(better.sum()))
 
@@ -68,11 +67,11 @@ def _bellman_compiled(cmdp: CMDP, cost: Array, value: Array, choice: Any, noise:
     from cmdpkit.evaluation import kernels
 
     matrix, backup, chosen = parts(cmdp.transitions), np.empty(cmdp.states), np.array(choice, dtype=np.int32)
-    value = np.ascontiguousarray(value)
+    value, heads, most = np.ascontiguousarray(value), cmdp.pairs.heads, cmdp.pairs.largest
 
     def block(first: int, last: int) -> tuple[float, float, int]:
         found: tuple[float, float, int] = kernels.bellman(
-            *matrix, cost, cmdp.gamma, value, noise, backup, chosen, first, last
+            heads, most, *matrix, cost, cmdp.gamma, value, noise, backup, chosen, first, last
         )
         return found
 
@@ -81,14 +80,15 @@ def _bellman_compiled(cmdp: CMDP, cost: Array, value: Array, choice: Any, noise:
 
 
 def advantages(cmdp: CMDP, values: Array) -> Array:
-    """A_i(s, a) = c_i(s, a) + γ Σ P V_i − V_i(s) of all costs i, as (S·A, m + 1), from V as (S, m + 1)."""
+    """A_i(s, a) = c_i(s, a) + γ Σ P V_i − V_i(s) of all costs i, as (N, m + 1), from V as (S, m + 1)."""
     if not is_compiled(cmdp.transitions):
         table = look_ahead(cmdp, values)
         table += cmdp.costs.T
-        table.reshape(cmdp.states, cmdp.actions, -1)[...] -= values[:, None, :]
+        by_pair = cmdp.pairs.like(table)  # a view
+        by_pair -= cmdp.pairs.over(values)
         return table
     table = padded(cmdp.costs.T)
-    ahead(cmdp.transitions, cmdp.gamma, table, padded(values), table, minus=1.0)
+    ahead(cmdp.transitions, cmdp.gamma, table, padded(values), table, minus=1.0, heads=cmdp.pairs.heads)
     return table[:, : values.shape[1]]
 
 
@@ -100,15 +100,18 @@ def padded(table: Array) -> Array:
     return wide
 
 
-def ahead(matrix: Any, gamma: float, cost: Array, values: Array, out: Array, minus: float = 0.0) -> tuple[Array, Array]:
+def ahead(
+    matrix: Any, gamma: float, cost: Array, values: Array, out: Array, minus: float = 0.0, heads: Any = None
+) -> tuple[Array, Array]:
     """out = c + γ P V − minus · V for all columns (compiled), and the extremes of c + γ P V − V in each of them.
 
-    `matrix` is the model's, with a row for every pair, or a chain's with one for every state; tables are `padded`.
+    `matrix` is the model's, with a row for every pair (those of a state begin at `heads`), or a chain's with one row
+    for every state; tables are `padded`.
     """
     from cmdpkit.evaluation import kernels
 
     kernel = kernels.ahead_four if values.shape[1] == 4 else kernels.ahead_many
-    arrays = parts(matrix)
+    arrays = (np.arange(len(values) + 1) if heads is None else heads, *parts(matrix))
 
     def block(first: int, last: int) -> tuple[Array, Array]:
         low, high = np.empty(values.shape[1]), np.empty(values.shape[1])
@@ -119,22 +122,21 @@ def ahead(matrix: Any, gamma: float, cost: Array, values: Array, out: Array, min
     return np.min([low for low, _ in found], axis=0), np.max([high for _, high in found], axis=0)
 
 
-def greedy(table: Array, weights: Array, visits: Array, compiled: bool) -> tuple[Any, Array]:
-    """argmin_a Σ_i w_i table(s·A + a, i) in every state, and Σ_s visits(s) table(s·A + argmin, ·)."""
+def greedy(pairs: Pairs, table: Array, weights: Array, visits: Array, compiled: bool) -> tuple[Any, Array]:
+    """argmin_a Σ_i w_i table((s, a), i) in every state, and Σ_s visits(s) table((s, argmin), ·)."""
     if not compiled:
-        q = (table @ weights).reshape(visits.size, -1)
-        choice = q.argmin(axis=1)
-        return choice, visits @ table[np.arange(visits.size) * q.shape[1] + choice]
+        choice = pairs.argmin(pairs.like(table @ weights))
+        return choice, visits @ table[pairs.rows(choice)]
     from cmdpkit.evaluation import kernels
 
     whole = table if table.base is None else table.base  # with the columns that `padded` added
     kernel = kernels.greedy_four if whole.shape[1] == 4 else kernels.greedy_many
     scales = np.append(weights, np.zeros(whole.shape[1] - weights.size))
-    chosen = np.empty(visits.size, dtype=np.int32)
+    chosen, heads = np.empty(visits.size, dtype=np.int32), pairs.heads
 
     def block(first: int, last: int) -> Array:
         total = np.empty(scales.size)
-        kernel(whole, scales, visits, chosen, total, first, last)
+        kernel(heads, whole, scales, visits, chosen, total, first, last)
         return total
 
     return chosen, np.sum(in_blocks(block, visits.size, whole.size), axis=0)[: weights.size]

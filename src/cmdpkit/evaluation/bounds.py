@@ -95,11 +95,11 @@ def backup_errors(cmdp: CMDP, weights: Array, value: Array) -> tuple[Array, Arra
 
 def _local_backup(cmdp: CMDP, weights: Array, value: Array) -> tuple[Array, Array]:
     """TV, and a bound on the rounding error of TV − V in every state."""
-    shape = (cmdp.states, cmdp.actions)
-    size = (np.abs(weights) @ np.abs(cmdp.costs) + look_ahead(cmdp, np.abs(value))).reshape(shape).max(axis=1)
+    pairs = cmdp.pairs
+    size = pairs.max(pairs.like(np.abs(weights) @ np.abs(cmdp.costs) + look_ahead(cmdp, np.abs(value))))
     terms = _terms(cmdp, weights)
     rounding = 1.01 * (terms * EPS * (size + np.abs(value)) + terms * TINY)
-    return (weights @ cmdp.costs + look_ahead(cmdp, value)).reshape(shape).min(axis=1), rounding
+    return pairs.min(pairs.like(weights @ cmdp.costs + look_ahead(cmdp, value))), rounding
 
 
 def _from_start(

@@ -16,26 +16,26 @@ SAMPLE, SHARED = 200, 0.7
 
 def chosen_chain(cmdp: CMDP, choice: Any) -> Any:
     """The chain of a deterministic policy: rows are gathered."""
-    rows = np.arange(cmdp.states) * cmdp.actions + choice
-    return cmdp.transitions[rows]
+    return cmdp.transitions[cmdp.pairs.rows(choice)]
 
 
 def mixed_chain(cmdp: CMDP, probabilities: Array) -> Any:
-    """The chain of a randomised policy, π(a|s) as (S, A)."""
-    states, actions = cmdp.states, cmdp.actions
+    """The chain of a randomised policy, π(a|s) of all pairs."""
+    states, pairs = cmdp.states, cmdp.pairs
     if not sp.issparse(cmdp.transitions):
-        # One vector-matrix product per state: (S, 1, A) @ (S, A, S).
-        return np.matmul(probabilities[:, None, :], cmdp.transitions.reshape(states, actions, states))[:, 0, :]
+        if pairs.is_full:  # one vector-matrix product per state: (S, 1, A) @ (S, A, S)
+            return np.matmul(probabilities[:, None, :], pairs.like(cmdp.transitions))[:, 0, :]
+        return pairs.sum(probabilities[:, None] * cmdp.transitions)
     # Rows of the actions that are taken, concatenated. A successor of two actions may appear twice; its entries add up.
     matrix, weights = cmdp.transitions, probabilities.ravel()
     taken = np.flatnonzero(weights)
     lengths = np.diff(matrix.indptr)[taken]
     if taken.size == weights.size:  # all actions are taken: nothing to gather
-        whole = matrix.data * np.repeat(weights, lengths), matrix.indices.copy(), matrix.indptr[::actions].copy()
+        whole = matrix.data * np.repeat(weights, lengths), matrix.indices.copy(), matrix.indptr[pairs.first]
         return _merged(sp.csr_array(whole, shape=(states, states)))
     ends = np.cumsum(lengths)
     entries = np.repeat(matrix.indptr[taken] - (ends - lengths), lengths) + np.arange(lengths.sum())
-    starts = np.append(0, ends)[np.searchsorted(taken, np.arange(states + 1) * actions)]
+    starts = np.append(0, ends)[np.searchsorted(taken, pairs.first)]
     data = matrix.data[entries] * np.repeat(weights[taken], lengths)
     indices = matrix.indices[entries]
     return _merged(sp.csr_array((data, indices, starts.astype(indices.dtype)), shape=(states, states)))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import Array, PairTable
 from cmdpkit.evaluation.backup import look_ahead
 from cmdpkit.evaluation.system import PolicySystem
-from cmdpkit.model import CMDP, check_model
+from cmdpkit.model import CMDP, Pairs, check_model
 from cmdpkit.policy import MixturePolicy, as_policy
 
 
@@ -21,8 +21,19 @@ class Evaluation:
     objective: float
     constraint_values: Array  # (m,), to be compared with the limits
     state_values: Array  # (m + 1, S)
-    action_values: Array  # (m + 1, S, A)
-    occupancy: Array  # (S, A), the discounted visitation distribution d of the paper; it sums to one
+    pair_values: Array  # (m + 1, S, A) action values; (m + 1, N) where only N pairs are available
+    pair_occupancy: PairTable  # the discounted visitation distribution d of the paper; it sums to one
+    pairs: Pairs
+
+    @property
+    def action_values(self) -> Array:
+        """(m + 1, S, A), not a number where an action is not available."""
+        return np.stack([self.pairs.table(values, np.nan) for values in self.pair_values])
+
+    @property
+    def occupancy(self) -> Array:
+        """(S, A) the discounted visitation distribution d of the paper, which sums to one."""
+        return self.pairs.table(self.pair_occupancy, 0.0)
 
 
 def evaluate(cmdp: CMDP, policy: Any) -> Evaluation:
@@ -42,16 +53,19 @@ def evaluate(cmdp: CMDP, policy: Any) -> Evaluation:
     check_model(cmdp)
     if isinstance(policy, MixturePolicy):
         parts = [evaluate(cmdp, part) for part in policy.policies]
-        columns = zip(*([getattr(part, field.name) for field in fields(Evaluation)] for part in parts), strict=True)
-        return Evaluation(*(sum(w * x for w, x in zip(policy.weights, column, strict=True)) for column in columns))
-    pi = as_policy(policy, cmdp.states, cmdp.actions).probabilities
+        names = ("objective", "constraint_values", "state_values", "pair_values", "pair_occupancy")
+        columns = {name: [getattr(part, name) for part in parts] for name in names}
+        means = {n: sum(w * x for w, x in zip(policy.weights, c, strict=True)) for n, c in columns.items()}
+        return Evaluation(**means, pairs=cmdp.pairs)
+    pi = as_policy(policy, cmdp.pairs).pi
     # Back to the user's sense: a reward is −c_0, an AtLeast quantity is −c_i.
     signs = np.concatenate([[cmdp.sense], cmdp.signs])[:, None]
-    tables = (signs * cmdp.costs).reshape(-1, cmdp.states, cmdp.actions)
+    tables = signs * cmdp.costs
     system = PolicySystem(cmdp, pi)
     # V = (I − γ P_π)⁻¹ c_π,   Q = c + γ P V,   d(s, a) = (1 − γ) x(s) π(a|s) with x = (I − γ P_π)⁻ᵀ ρ
-    values = system.state_values(np.einsum("isa,sa->si", tables, pi))
-    q = tables + look_ahead(cmdp, values).T.reshape(tables.shape)
-    occupancy = (1.0 - cmdp.gamma) * system.state_occupancy()[:, None] * pi
+    values = system.state_values(cmdp.pairs.expect(pi, tables))
+    q = (tables + look_ahead(cmdp, values).T).reshape(-1, *pi.shape)
+    occupancy = (1.0 - cmdp.gamma) * cmdp.pairs.over(system.state_occupancy()) * pi
     at_start = cmdp.initial @ values
-    return Evaluation(float(at_start[0]) + 0.0, at_start[1:], np.ascontiguousarray(values.T), q, occupancy)
+    start = float(at_start[0]) + 0.0, at_start[1:]
+    return Evaluation(*start, np.ascontiguousarray(values.T), q, occupancy, cmdp.pairs)

@@ -1,9 +1,9 @@
 """Compiled sweeps over large sparse models. Imported only where they pay off; the compiled code is cached.
 
 All matrices are CSR with unsigned indices, which compile to half the instructions of signed ones. Every kernel works
-only on the states `first` to `last`, which allows blocks of states to run in several threads; the result for a state
-does not depend on the blocks. Tables with up to four columns are padded to four and kept in registers, which is two to
-three times as fast as a loop over the columns.
+only on the states `first` to `last`, whose pairs begin at `heads`: blocks of states can run in several threads, and the
+result for a state does not depend on the blocks. Tables with up to four columns are padded to four and kept in
+registers, which is two to three times as fast as a loop over the columns.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ ONE = np.uint64(1)
 
 
 @njit(cache=True, nogil=True)
-def bellman(indptr, indices, data, cost, gamma, value, noise, backup, choice, first, last):  # pragma: no cover
+def bellman(heads, most, indptr, indices, data, cost, gamma, value, noise, backup, choice, first, last):
+    # pragma: no cover
     """backup(s) = min_a c(s, a) + γ Σ P V; `choice` changes to the minimum where that gains more than `noise`.
 
     Returns the extremes of backup − V, and the number of choices that changed.
     """
-    actions = cost.size // value.size
-    q = np.empty(actions)
+    q = np.empty(most)
     low, high, moved = np.inf, -np.inf, 0
-    row = first * actions
+    row = heads[first]
     k = uint64(indptr[row])
     for s in range(first, last):
+        actions = heads[s + 1] - row
         for a in range(actions):
             end = uint64(indptr[row + 1])
             ahead = 0.0
@@ -50,16 +51,16 @@ def bellman(indptr, indices, data, cost, gamma, value, noise, backup, choice, fi
 
 
 @njit(cache=True, nogil=True)
-def ahead_four(indptr, indices, data, cost, gamma, values, minus, out, low, high, first, last):  # pragma: no cover
+def ahead_four(heads, indptr, indices, data, cost, gamma, values, minus, out, low, high, first, last):
+    # pragma: no cover
     """new = c + γ P V in the rows of the states, for four columns; out = new − minus · V, extremes of new − V."""
-    actions = cost.shape[0] // values.shape[0]
     l0 = l1 = l2 = l3 = np.inf
     h0 = h1 = h2 = h3 = -np.inf
-    row = first * actions
+    row = heads[first]
     k = uint64(indptr[row])
     for s in range(first, last):
         v0, v1, v2, v3 = values[s, 0], values[s, 1], values[s, 2], values[s, 3]
-        for _ in range(actions):
+        for _ in range(heads[s + 1] - row):
             a0 = a1 = a2 = a3 = 0.0
             end = uint64(indptr[row + 1])
             while k < end:
@@ -87,17 +88,17 @@ def ahead_four(indptr, indices, data, cost, gamma, values, minus, out, low, high
 
 
 @njit(cache=True, nogil=True)
-def ahead_many(indptr, indices, data, cost, gamma, values, minus, out, low, high, first, last):  # pragma: no cover
+def ahead_many(heads, indptr, indices, data, cost, gamma, values, minus, out, low, high, first, last):
+    # pragma: no cover
     """The same for any number of columns."""
     n = values.shape[1]
-    actions = cost.shape[0] // values.shape[0]
     ahead = np.empty(n)
     for i in range(n):
         low[i], high[i] = np.inf, -np.inf
-    row = first * actions
+    row = heads[first]
     k = uint64(indptr[row])
     for s in range(first, last):
-        for _ in range(actions):
+        for _ in range(heads[s + 1] - row):
             for i in range(n):
                 ahead[i] = 0.0
             end = uint64(indptr[row + 1])
@@ -116,15 +117,14 @@ def ahead_many(indptr, indices, data, cost, gamma, values, minus, out, low, high
 
 
 @njit(cache=True, nogil=True)
-def greedy_four(table, weights, visits, choice, total, first, last):  # pragma: no cover
-    """choice(s) = argmin_a Σ_i w_i table(s·A + a, i); `total` = Σ_s visits(s) table(s·A + choice(s), ·)."""
-    actions = table.shape[0] // visits.size
+def greedy_four(heads, table, weights, visits, choice, total, first, last):  # pragma: no cover
+    """choice(s) = argmin_a Σ_i w_i table((s, a), i); `total` = Σ_s visits(s) table((s, choice(s)), ·)."""
     w0, w1, w2, w3 = weights
     t0 = t1 = t2 = t3 = 0.0
-    row = first * actions
+    row = heads[first]
     for s in range(first, last):
         best, arg = np.inf, row
-        for r in range(row, row + actions):
+        for r in range(row, heads[s + 1]):
             q = w0 * table[r, 0] + w1 * table[r, 1] + w2 * table[r, 2] + w3 * table[r, 3]
             if q < best:
                 best, arg = q, r
@@ -134,21 +134,20 @@ def greedy_four(table, weights, visits, choice, total, first, last):  # pragma: 
         t1 += x * table[arg, 1]
         t2 += x * table[arg, 2]
         t3 += x * table[arg, 3]
-        row += actions
+        row = heads[s + 1]
     total[0], total[1], total[2], total[3] = t0, t1, t2, t3
 
 
 @njit(cache=True, nogil=True)
-def greedy_many(table, weights, visits, choice, total, first, last):  # pragma: no cover
+def greedy_many(heads, table, weights, visits, choice, total, first, last):  # pragma: no cover
     """The same for any number of columns."""
     n = weights.size
-    actions = table.shape[0] // visits.size
     for i in range(n):
         total[i] = 0.0
-    row = first * actions
+    row = heads[first]
     for s in range(first, last):
         best, arg = np.inf, row
-        for r in range(row, row + actions):
+        for r in range(row, heads[s + 1]):
             q = 0.0
             for i in range(n):
                 q += weights[i] * table[r, i]
@@ -157,7 +156,7 @@ def greedy_many(table, weights, visits, choice, total, first, last):  # pragma: 
         choice[s] = arg - row
         for i in range(n):
             total[i] += visits[s] * table[arg, i]
-        row += actions
+        row = heads[s + 1]
 
 
 @njit(cache=True, nogil=True)

@@ -55,8 +55,9 @@ class PolicySystem:
 
     Args:
         cmdp: the model.
-        probabilities: (S, A) array π(a|s); or
-        choice: (S,) integers, the action of a deterministic policy in each state (cheaper: rows are gathered).
+        probabilities: π(a|s) of all pairs; or
+        choice: (S,) integers, which of its actions a deterministic policy takes in each state (cheaper: rows are
+            gathered).
         plan: the method for the model's chains; shared by the policies of a run.
     """
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import Array, PairTable
 from cmdpkit.evaluation.system import PolicySystem
 from cmdpkit.exact.local import Blend, LocalDual, Outlook, Viewpoint, outlook
 from cmdpkit.exact.master import Mixture, best_mixture, least_violation
@@ -79,7 +79,7 @@ class ColumnSearch:
     cmdp: CMDP
     tol: float = 0.0  # relative violation that is allowed where the limits touch what is possible
     stop: Stop = never
-    columns: list[Any] = field(default_factory=list)  # (S,) choices, blends of them, or (S, A) probabilities
+    columns: list[Any] = field(default_factory=list)  # (S,) choices, blends of them, or policies
     values: list[Array] = field(default_factory=list)  # V_0..V_m of each
     multipliers: Array = field(init=False)  # the best found: largest G(λ)
     bound: float = -np.inf  # G(multipliers)
@@ -112,7 +112,7 @@ class ColumnSearch:
         tolerance = 1e-13 * self.scales
         if any((np.abs(values - other) <= tolerance).all() for other in self.values):
             return False
-        if isinstance(policy, np.ndarray) and policy.ndim == 1:
+        if isinstance(policy, np.ndarray):
             policy = policy.astype(np.min_scalar_type(self.cmdp.actions))
             if any(isinstance(c, np.ndarray) and np.array_equal(c, policy) for c in self.columns):
                 return False
@@ -227,8 +227,8 @@ class ColumnSearch:
     def _evaluate(self, blend: Blend) -> Viewpoint:
         """Take a randomised policy as a column."""
         cmdp = self.cmdp
-        pi = blend.probabilities(cmdp.actions)
-        costs = np.einsum("isa,sa->si", cmdp.costs.reshape(-1, *pi.shape), pi)
+        pi = blend.probabilities(cmdp.pairs)
+        costs = cmdp.pairs.expect(pi, cmdp.costs)
         system = PolicySystem(cmdp, pi, plan=self._oracle.plan)
         view = self._viewpoint(
             blend, system, system.state_values(costs, self._oracle.state_values, self._oracle.accuracy)
@@ -301,21 +301,21 @@ class ColumnSearch:
 
         While no mixture meets the limits, the mixture that misses them least; before any column, the uniform policy.
         """
-        states, actions = self.cmdp.states, self.cmdp.actions
+        pairs = self.cmdp.pairs
         if not self.columns:
-            return TabularPolicy.uniform(states, actions)
+            return TabularPolicy.over(pairs, pairs.uniform())
         weights = (self.mixture or least_violation(self._scaled_rows())[1]).weights
         choice = self._oracle.choice
-        fallback = np.full((states, actions), 1.0 / actions) if choice is None else np.eye(actions)[choice]
-        occupancy = np.zeros((states, actions))
+        fallback = pairs.uniform() if choice is None else pairs.one_hot(choice)
+        occupancy = np.zeros(pairs.shape)
         for j in np.flatnonzero(weights > 0.0):
             pi = self._probabilities(self.columns[j])
             system = PolicySystem(self.cmdp, pi, plan=self._oracle.plan)
             visits = system.state_occupancy(accuracy=COLUMN_ACCURACY * self.tol)
-            occupancy += weights[j] * visits[:, None] * pi
-        return TabularPolicy.from_occupancy(occupancy, fallback)
+            occupancy += weights[j] * pairs.over(visits) * pi
+        return TabularPolicy.from_occupancy(pairs, occupancy, fallback)
 
-    def _probabilities(self, column: Any) -> Array:
+    def _probabilities(self, column: Any) -> PairTable:
         if isinstance(column, Blend):
-            return column.probabilities(self.cmdp.actions)
-        return np.asarray(np.eye(self.cmdp.actions)[column] if column.ndim == 1 else column)
+            return column.probabilities(self.cmdp.pairs)
+        return column.pi if isinstance(column, TabularPolicy) else self.cmdp.pairs.one_hot(column)

@@ -78,8 +78,8 @@ def _scales(cmdp: CMDP) -> Array:
 
 
 def _policy(cmdp: CMDP, x: Array) -> TabularPolicy:
-    occupancy = x.reshape(cmdp.states, cmdp.actions)
-    return TabularPolicy.from_occupancy(occupancy, np.full(occupancy.shape, 1.0 / cmdp.actions))
+    pairs = cmdp.pairs
+    return TabularPolicy.from_occupancy(pairs, pairs.like(x), pairs.uniform())
 
 
 def _highs(
@@ -92,11 +92,8 @@ def _highs(
     stop: Stop | None = None,
 ) -> Answer:
     """Solve over all occupancies; with `excess`, minimise the t for which row i is at most offset_i + excess_i t."""
-    pairs = cmdp.states * cmdp.actions
-    leave = sp.csr_array(
-        (np.ones(pairs), (np.repeat(np.arange(cmdp.states), cmdp.actions), np.arange(pairs))),
-        shape=(cmdp.states, pairs),
-    )
+    pairs = cmdp.pairs.count
+    leave = sp.csr_array((np.ones(pairs), np.arange(pairs), cmdp.pairs.first), shape=(cmdp.states, pairs))
     balance = leave - cmdp.gamma * sp.csr_array(cmdp.transitions).T
     if excess is not None:
         cost = np.append(cost, 1.0)

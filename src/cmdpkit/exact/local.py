@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import Array, PairTable
 from cmdpkit.evaluation.backup import advantages, greedy, is_compiled
 from cmdpkit.exact.master import LEVEL, best_mixture, level_point
-from cmdpkit.model import CMDP
+from cmdpkit.model import CMDP, Pairs
 
 PASSES = 100
 """Greedy passes at most; a dozen are usual."""
@@ -34,18 +34,17 @@ ACCURACY = 0.05
 
 
 class Blend(NamedTuple):
-    """A randomised policy that takes action choices[j][s] in state s with probability weights[j]."""
+    """A randomised policy that makes choices[j] with probability weights[j], in every state anew."""
 
-    choices: list[Any]  # of (S,) actions
+    choices: list[Any]  # of (S,), which of its actions each state takes
     weights: Array
 
-    def probabilities(self, actions: int) -> Array:
-        """π(a|s) as (S, A)."""
-        table = np.zeros((self.choices[0].size, actions))
-        states = np.arange(len(table))
+    def probabilities(self, pairs: Pairs) -> PairTable:
+        """π(a|s) of all pairs."""
+        flat = np.zeros(pairs.count)
         for choice, weight in zip(self.choices, self.weights, strict=True):
-            table[states, choice] += weight
-        return table
+            flat[pairs.rows(choice)] += weight
+        return pairs.like(flat)
 
 
 class Viewpoint(NamedTuple):
@@ -78,7 +77,9 @@ class LocalDual:
     def look(self, prices: Array) -> Array:
         """The greedy policy at these prices, under the local model: its predicted V_0..V_m."""
         weights = np.append(1.0, prices * self.scales[0] / self.scales[1:])
-        choice, change = greedy(self.table, weights, self.view.visits, is_compiled(self.cmdp.transitions))
+        choice, change = greedy(
+            self.cmdp.pairs, self.table, weights, self.view.visits, is_compiled(self.cmdp.transitions)
+        )
         self.seen.append(choice.astype(np.min_scalar_type(self.cmdp.actions), copy=False))
         self.values.append((self.view.values + change) / self.scales)
         return self.values[-1]

@@ -39,7 +39,7 @@ def never() -> bool:
 class Minimum(NamedTuple):
     """An (almost) minimal deterministic policy of L_w, and how small L_w can be at most and at least."""
 
-    choice: Any  # (S,) action taken in each state
+    choice: Any  # (S,) which of its actions is taken in each state
     values: Array  # (m + 1,) V_0..V_m of that policy, in the internal sign convention
     bound: float  # min over all policies of L_w is at least this, rounding included
     evaluations: int
@@ -133,14 +133,15 @@ class Oracle:
         then finds it one state after the other: a hundred policies for a grid of 100 x 100, against one from here.
         """
         cmdp = self.cmdp
-        uniform = np.full((cmdp.states, cmdp.actions), 1.0 / cmdp.actions)
-        value = PolicySystem(cmdp, uniform, plan=self.plan).solve(cost.reshape(uniform.shape).mean(axis=1))
+        uniform = cmdp.pairs.uniform()
+        mean_cost = cmdp.pairs.expect(uniform, cost[None])[:, 0]
+        value = PolicySystem(cmdp, uniform, plan=self.plan).solve(mean_cost)
         return bellman(cmdp, cost, value, np.zeros(cmdp.states, dtype=np.int32)).choice
 
     def _evaluate(self, weights: Array, error: float) -> float:
         """V_0..V_m of the current policy, with an error of w·V of at most `error`. Returns that, 0 if fully exact."""
         cmdp = self.cmdp
-        rows = np.arange(cmdp.states) * cmdp.actions + self.choice
+        rows = cmdp.pairs.rows(self.choice)
         self.system = PolicySystem(cmdp, choice=self.choice, plan=self.plan)
         wanted = np.maximum(self.accuracy, rounding_floor(cmdp))
         most = 1e-3 * cmdp.cost_sizes / (1.0 - cmdp.gamma)

@@ -67,7 +67,7 @@ def least_miss(cmdp: CMDP, tol: float = 1e-9, stop: Stop = never) -> LeastMiss:
         with np.errstate(all="ignore"):
             return _in_common_units(cmdp, tol, stop)
     m, size = cmdp.num_constraints, _size(cmdp)
-    best = LeastMiss(-size, size, TabularPolicy.uniform(cmdp.states, cmdp.actions), np.full(m, 1.0 / m))
+    best = LeastMiss(-size, size, TabularPolicy.over(cmdp.pairs, cmdp.pairs.uniform()), np.full(m, 1.0 / m))
     low, high = -1.1 * size, 1.1 * size
     for _ in range(ROUNDS):
         if size == 0.0 or stop():
@@ -90,10 +90,11 @@ def _in_common_units(cmdp: CMDP, tol: float, stop: Stop) -> LeastMiss:
     costs, offsets = (np.where(np.abs(x) < DUST, 0.0, x) for x in (costs, offsets))
     even = CMDP(
         sp.csr_array(cmdp.transitions),
-        cost=np.zeros((cmdp.states, cmdp.actions)),
-        constraints=[AtMost(c.reshape(cmdp.states, -1), float(b)) for c, b in zip(costs, offsets, strict=True)],
+        cost=np.zeros(cmdp.pairs.shape),
+        constraints=[AtMost(cmdp.pairs.like(c), float(b)) for c, b in zip(costs, offsets, strict=True)],
         gamma=cmdp.gamma,
         initial=cmdp.initial,
+        available=None if cmdp.pairs.is_full else cmdp.pairs.sparse_mask,
     )
     found, slack = least_miss(even, tol, stop), 3.0 * DUST / (1.0 - cmdp.gamma)
     lower, upper = np.ldexp(found.lower - slack, exponent), np.ldexp(found.upper + slack, exponent)
@@ -112,10 +113,10 @@ def _between(cmdp: CMDP, low: float, high: float, tol: float, stop: Stop) -> Lea
         closed = search.upper - search.bound <= 0.1 * tol * (high - low)
         if closed or search.stuck or search.farkas is not None or stop():
             break
-    table = search.policy().probabilities[: cmdp.states]
-    policy = TabularPolicy(table if cmdp.actions > 1 else table.sum(axis=1, keepdims=True))
-    visits = PolicySystem(cmdp, policy.probabilities).state_occupancy()
-    v = cmdp.costs[1:] @ (visits[:, None] * policy.probabilities).ravel() - cmdp.offsets
+    pairs = cmdp.pairs
+    policy = TabularPolicy.over(pairs, pairs.like(search.policy().pi.ravel()[: pairs.count]))
+    visits = PolicySystem(cmdp, policy.pi).state_occupancy()
+    v = cmdp.costs[1:] @ (pairs.over(visits) * policy.pi).ravel() - cmdp.offsets
     total = float(search.multipliers.sum())
     y = search.multipliers / total if total > 0.0 else np.full(v.size, 1.0 / v.size)
     return LeastMiss(_lower_bound(cmdp, y, stop), float(v.max()), policy, y)
@@ -129,19 +130,18 @@ def _lower_bound(cmdp: CMDP, y: Array, stop: Stop) -> float:
 
 def _with_slack_state(cmdp: CMDP, low: float, high: float) -> CMDP:
     """The model of min t subject to V_i ≤ t, with t in [low, high] decided in a state of its own."""
-    states, actions = cmdp.states, max(cmdp.actions, 2)
-    columns = np.minimum(np.arange(actions), cmdp.actions - 1)  # a single action is doubled
-    rows = (np.arange(states)[:, None] * cmdp.actions + columns).ravel()
-    inside = sp.csr_array(cmdp.transitions)[rows]
-    alone = sp.csr_array(np.ones((actions, 1)))
-    transitions: Any = sp.csr_array(sp.block_array([[inside, None], [None, alone]]))
+    pairs = cmdp.pairs
+    transitions: Any = sp.csr_array(sp.block_array([[sp.csr_array(cmdp.transitions), None], [None, np.ones((2, 1))]]))
+    first = np.append(pairs.first, pairs.count + 2)
+    available = sp.csr_array((np.ones(pairs.count + 2), np.append(pairs.action, [0, 1]), first))
     # Half of the start is in that state, so that all costs count twice.
-    t = 2.0 * (1.0 - cmdp.gamma) * np.array([high, *[low] * (actions - 1)])
-    costs = [np.vstack([2.0 * c.reshape(states, -1)[:, columns], -t]) for c in cmdp.costs[1:]]
+    t = 2.0 * (1.0 - cmdp.gamma) * np.array([high, low])
+    costs = [np.append(2.0 * c, -t) for c in cmdp.costs[1:]]
     return CMDP(
         transitions,
-        cost=np.vstack([np.zeros((states, actions)), t]),
+        cost=np.append(np.zeros(pairs.count), t),
         constraints=[AtMost(c, float(b)) for c, b in zip(costs, cmdp.offsets, strict=True)],
         gamma=cmdp.gamma,
         initial=np.append(0.5 * cmdp.initial, 0.5),
+        available=available,
     )

@@ -81,9 +81,9 @@ class Rollouts:
         rollouts, horizon = self.plan.action_rollouts(weights, float(divergence.max()), inner_steps)
         # c̃(s, a) + (1/M_Q) Σ_j Σ_{l≥1} γ^l [c̃(s_l, a_l) + α Σ_a' π(a'|s_l) log(π(a'|s_l) / π_k(a'|s_l))]
         mix = (weights * simulator.units)[None, :]
-        pairs = simulator.states * simulator.actions
-        means = self._returns(policy, rollouts, horizon, pairs, weights=mix, state_cost=divergence).means
-        return means.reshape(simulator.states, simulator.actions)
+        starts = simulator.pairs.count
+        means = self._returns(policy, rollouts, horizon, starts, weights=mix, state_cost=divergence).means
+        return means.reshape(simulator.pairs.shape)
 
     def _returns(
         self, policy: TabularPolicy, rollouts: int, horizon: int | None, starts: int, **mixing: Array
@@ -93,7 +93,7 @@ class Rollouts:
         for count, seed in self.meter.parts(
             rollouts, starts * length, PART[isinstance(self.simulator, ModelSimulator)]
         ):
-            part = self.simulator.returns(policy.probabilities, horizon, count, seed, pairs=starts > 1, **mixing)
+            part = self.simulator.returns(policy.pi, horizon, count, seed, pairs="weights" in mixing, **mixing)
             total = part if total is None else total + part
             self.meter.samples += part.transitions
         assert total is not None
@@ -119,7 +119,7 @@ class Pooled:
 
     def __init__(self, simulator: Simulator, rollouts: int, starts: int, meter: Meter) -> None:
         self.simulator, self.rollouts, self.starts, self.meter = simulator, rollouts, starts, meter
-        pairs = simulator.states * simulator.actions
+        pairs = simulator.pairs.count
         self.counts: Any = sp.csr_array((pairs, simulator.states))
         self.sums = np.zeros((simulator.num_constraints + 1, pairs))
         self.first = np.zeros(simulator.states)
@@ -132,25 +132,25 @@ class Pooled:
         seen = np.bincount(self.simulator.start(self.starts, rng), minlength=self.simulator.states)
         self.first = self.first + seen  # a new array: `state()` has returned the old one
         model = self._model()
-        visits = PolicySystem(model, policy.probabilities).state_occupancy()
-        values = model.costs @ (visits[:, None] * policy.probabilities).ravel()
+        visits = PolicySystem(model, policy.pi).state_occupancy()
+        values: Array = model.costs @ (model.pairs.over(visits) * policy.pi).ravel()
         values[1:] -= model.offsets
         return values
 
     def action_values(self, policy: TabularPolicy, weights: Array, divergence: Array, inner_steps: int) -> Array:
         self._draw()
-        model, pi = self._model(), policy.probabilities
-        cost = (weights @ model.costs).reshape(pi.shape)
-        values = PolicySystem(model, pi).solve((pi * cost).sum(axis=1) + divergence)
-        return cost + look_ahead(model, values).reshape(pi.shape)
+        model, pi = self._model(), policy.pi
+        cost = model.pairs.like(weights @ model.costs)
+        values = PolicySystem(model, pi).solve(model.pairs.sum(pi * cost) + divergence)
+        return np.asarray(cost + model.pairs.like(look_ahead(model, values)))
 
     def _draw(self) -> None:
         """Draw more transitions from every pair."""
         simulator = self.simulator
-        pairs = np.arange(simulator.states * simulator.actions)
+        pairs = np.arange(simulator.pairs.count)
         for count, seed in self.meter.parts(self.rollouts, pairs.size, PART[False]):
             rows = np.tile(pairs, count)
-            states, actions = rows // simulator.actions, rows % simulator.actions
+            states, actions = simulator.pairs.of(rows)
             following, quantities = simulator.step(states, actions, np.random.default_rng(stream(seed)))
             self.counts = self.counts + sp.csr_array((np.ones(rows.size), (rows, following)), shape=self.counts.shape)
             self.sums = self.sums + quantities.reshape(len(quantities), count, pairs.size).sum(axis=1)
@@ -159,12 +159,19 @@ class Pooled:
 
     def _model(self) -> CMDP:
         """The empirical model, in the internal sign convention."""
-        shape = (self.simulator.states, self.simulator.actions)
-        costs = (self.simulator.units[:, None] * self.sums / self.drawn).reshape(-1, *shape)
+        pairs = self.simulator.pairs
+        costs = (self.simulator.units[:, None] * self.sums / self.drawn).reshape(-1, *pairs.shape)
         limits = [AtMost(cost, float(b)) for cost, b in zip(costs[1:], self.simulator.offsets, strict=True)]
         initial = self.first / self.first.sum() if self.first.any() else None
         transitions = self.counts / self.drawn
-        return CMDP(transitions, cost=costs[0], constraints=limits, gamma=self.simulator.gamma, initial=initial)
+        return CMDP(
+            transitions,
+            cost=costs[0],
+            constraints=limits,
+            gamma=self.simulator.gamma,
+            initial=initial,
+            available=None if pairs.is_full else pairs.sparse_mask,
+        )
 
     def state(self) -> dict[str, Any]:
         parts = {"data": self.counts.data, "indices": self.counts.indices, "indptr": self.counts.indptr}

@@ -13,7 +13,7 @@ from cmdpkit.evaluation.backup import advantages, look_ahead
 from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.slater import slater_margin
 from cmdpkit.learners.tabular import above_floor, reference_span, within_radius
-from cmdpkit.model import CMDP
+from cmdpkit.model import CMDP, Pairs
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.rules.base import View, Weights
 
@@ -54,7 +54,6 @@ class ExactLearner:
         self.floor = floor
         self.accuracy = 0.0  # relative error allowed in evaluations; 0 means up to rounding
         self._plan = Plan()
-        self._tables = cmdp.costs.reshape(-1, cmdp.states, cmdp.actions)
         self._largest_values = cmdp.cost_sizes / (1.0 - cmdp.gamma)
         self._scales = reference_span(cmdp.spans)
         self._values: Array | None = None  # the last values, as a first guess
@@ -66,14 +65,14 @@ class ExactLearner:
     def move_to(self, policy: TabularPolicy) -> None:
         """Make `policy` the current one: factorise its system, compute its occupancy and all m + 1 values."""
         self.policy = policy
-        self._system = PolicySystem(self.cmdp, policy.probabilities, plan=self._plan)
+        self._system = PolicySystem(self.cmdp, policy.pi, plan=self._plan)
         self._visit(self._system.state_occupancy(self._visits, self.accuracy))
         self._values_are_current = False
 
     def _visit(self, visits: StateArray) -> None:
         # V_i(ρ) = ⟨d_ρ, c_i⟩ / (1 − γ): one transposed solve gives the values of all costs
         self.state_visits = self._visits = visits
-        self.occupancy = visits[:, None] * self.policy.probabilities
+        self.occupancy = self.cmdp.pairs.over(visits) * self.policy.pi
         values = self.cmdp.costs @ self.occupancy.ravel()
         self._objective = float(values[0])
         self._v = values[1:] - self.cmdp.offsets
@@ -89,26 +88,27 @@ class ExactLearner:
         self.policy = above_floor(self.policy, self.floor)
         if weights.anchor != "keep":
             self._anchor = self.policy
-        anchor = (self.fixed_anchor or self._anchor).log_probabilities
+        anchor = (self.fixed_anchor or self._anchor).log_pi
         # c̃ = w_0 c_0 + Σ w_i c_i                                                        (eq. tilde-c)
         mix = np.array([weights.objective, *weights.constraints])
-        cost = (mix @ self.cmdp.costs).reshape(self._tables.shape[1:])
+        cost, pairs = self.cmdp.pairs.like(mix @ self.cmdp.costs), self.cmdp.pairs
         guess = None if self._values is None else self._values @ mix
         steps = self.inner_steps if weights.inner_steps is None else weights.inner_steps
         step = self.step if weights.step is None else weights.step
         for t in range(1, steps + 1):
-            before = self.policy.log_probabilities
+            before = self.policy.log_pi
             direction, values = self._direction(cost, anchor, step, guess)
-            policy = TabularPolicy.softmax(before - step * direction)
+            policy = TabularPolicy.softmax(pairs, before - step * direction)
             # log π′ = log π_k − step (c̃ + γPṼ) + step Ṽ − ℓ: any action tells ℓ, if step · α = 1 or t = 1
-            first = before[:, 0] - step * direction[:, 0] - policy.log_probabilities[:, 0]
+            rows = pairs.rows(0)
+            first = before.ravel()[rows] - step * direction.ravel()[rows] - policy.log_pi.ravel()[rows]
             self.log_normaliser = first + step * values if self.natural else None
             if weights.radius is not None:
                 policy = within_radius(self.policy, policy, weights.radius, self.state_visits)
                 self.log_normaliser = None
             self.move_to(policy)
             # A long inner loop often reaches its fixed point early; further steps would only change the last bits.
-            if 2 < t < steps and _within_rounding(before, self.policy.log_probabilities):
+            if 2 < t < steps and _within_rounding(before, self.policy.log_pi):
                 break
         return steps
 
@@ -116,50 +116,51 @@ class ExactLearner:
         self, cost: PairTable, anchor: PairTable, step: float, guess: StateArray | None
     ) -> tuple[PairTable, StateArray]:
         """The direction to descend in log π (the soft action values, or the plain gradient), and the soft values."""
-        pi, log_pi = self.policy.probabilities, self.policy.log_probabilities
+        pi, log_pi, pairs = self.policy.pi, self.policy.log_pi, self.cmdp.pairs
         alpha = (1.0 / step if step else 0.0) if self.alpha is None else self.alpha
         to_anchor = alpha * (log_pi - anchor)
         # Ṽ_α = (I − γ P_π)⁻¹ Σ_a π (c̃ + α log(π / π_k))                              (eq. regu-V)
         error = self.accuracy * float(np.abs(cost).max()) / (1.0 - self.cmdp.gamma) if self.accuracy else 0.0
-        values = self._system.state_values((pi * (cost + to_anchor)).sum(axis=1), guess, error)
-        ahead = look_ahead(self.cmdp, values).reshape(cost.shape)
+        values = self._system.state_values(pairs.sum(pi * (cost + to_anchor)), guess, error)
+        ahead = pairs.like(look_ahead(self.cmdp, values))
         # log π' = (1 − step·α) log π − step · Q̃_α − log Z,                            (eq. npg-entropy)
         # Q̃_α = c̃ − α log π_k + γ P Ṽ_α                                                (eq. regu-Q)
         # The terms in α are combined: they cancel exactly in the first inner step, where π = π_k.
         direction = cost + ahead + to_anchor
         if not self.natural:
             # ∂Ṽ_α/∂θ(s, a) = x(s) π(a|s) (Q̃(s, a) − Ṽ(s)), with the soft action value Q̃ in `direction`
-            direction = self.occupancy * (direction - values[:, None])
+            direction = self.occupancy * (direction - pairs.over(values))
         return direction, values
 
     def state_values(self) -> Array:
         """V_i(s) of all costs i = 0..m, as (S, m + 1)."""
         if self._values is None or not self._values_are_current:
-            policy_costs = np.einsum("isa,sa->si", self._tables, self.policy.probabilities)
+            policy_costs = self.cmdp.pairs.expect(self.policy.pi, self.cmdp.costs)
             accuracy = self.accuracy * self._largest_values
             self._values = self._system.state_values(policy_costs, self._values, accuracy)
             self._values_are_current = True
         return self._values
 
     def advantages(self) -> Array:
-        """A_i(s, a) = Q_i(s, a) − V_i(s) of all costs i = 0..m, as (S·A, m + 1)."""
+        """A_i(s, a) = Q_i(s, a) − V_i(s) of all costs i = 0..m, as (N, m + 1)."""
         return advantages(self.cmdp, self.state_values())
 
     def divergence_from_anchor(self) -> float:
         """Σ_s x(s) Σ_a π(a|s) log(π/π_k)(a|s) for the anchor π_k of the last step."""
-        to_anchor = self.policy.log_probabilities - self._anchor.log_probabilities
+        to_anchor = self.policy.log_pi - self._anchor.log_pi
         return float((self.occupancy * to_anchor).sum())
 
     def anchor_advantages(self) -> Array:
-        """(S, A) advantages of the cost log(π/π_k), whose value K is the discounted divergence from the anchor."""
-        to_anchor = above_floor(self.policy, self.floor).log_probabilities - self._anchor.log_probabilities
-        values = self._system.state_values((self.policy.probabilities * to_anchor).sum(axis=1))
-        return np.asarray(to_anchor + look_ahead(self.cmdp, values).reshape(to_anchor.shape) - values[:, None])
+        """Advantages of the cost log(π/π_k), whose value K is the discounted divergence from the anchor."""
+        pairs = self.cmdp.pairs
+        to_anchor = above_floor(self.policy, self.floor).log_pi - self._anchor.log_pi
+        values = self._system.state_values(pairs.sum(self.policy.pi * to_anchor))
+        return np.asarray(to_anchor + pairs.like(look_ahead(self.cmdp, values)) - pairs.over(values))
 
     def state(self) -> dict[str, Any]:
         state = {
-            "log_probabilities": self.policy.log_probabilities,
-            "anchor": self._anchor.log_probabilities,
+            "log_probabilities": self.policy.log_pi,
+            "anchor": self._anchor.log_pi,
             "visits": self.state_visits,
             "accuracy": self.accuracy,
             "plan": self._plan.method or "",
@@ -169,9 +170,9 @@ class ExactLearner:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.accuracy, self._plan = float(state["accuracy"]), Plan(str(state["plan"]) or None)
-        self.policy = TabularPolicy.stored(state["log_probabilities"])
-        self._anchor = TabularPolicy.stored(state["anchor"])
-        self._system = PolicySystem(self.cmdp, self.policy.probabilities, plan=self._plan)
+        self.policy = TabularPolicy.stored(self.cmdp.pairs, state["log_probabilities"])
+        self._anchor = TabularPolicy.stored(self.cmdp.pairs, state["anchor"])
+        self._system = PolicySystem(self.cmdp, self.policy.pi, plan=self._plan)
         # Visits and values are restored: an iterative solver need not reproduce the last bits.
         self._visit(np.asarray(state["visits"]))
         self._values, self._values_are_current = state.get("values"), bool(state["values_are_current"])
@@ -186,7 +187,7 @@ class ExactView(View):
 
     @cached_property
     def _advantages(self) -> Array:
-        """(S·A, m + 1) A_0..A_m."""
+        """(N, m + 1) A_0..A_m."""
         assert self.learner is not None
         if self.learner.policy is not self.policy:
             raise RuntimeError("this view is of an earlier policy; call look() again")
@@ -196,7 +197,7 @@ class ExactView(View):
     def _log_pi(self) -> PairTable:
         assert self.policy is not None
         assert self.learner is not None
-        return above_floor(self.policy, self.learner.floor).log_probabilities
+        return above_floor(self.policy, self.learner.floor).log_pi
 
     @cached_property
     def _from_anchor(self) -> PairTable:
@@ -223,9 +224,8 @@ class ExactView(View):
             start = self._from_anchor if keep_anchor else self._log_pi
             self._logits[key] = start - step * self._advantages[:, 0].reshape(start.shape)
         assert self.learner is not None
-        return MirrorResponse(
-            self._logits[key], self._scaled, self._scaled_values, self.learner.state_visits, prices, step
-        )
+        local = (self._logits[key], self._scaled, self._scaled_values, self.learner.state_visits)
+        return MirrorResponse(self.learner.cmdp.pairs, *local, prices, step)
 
     @property
     def visit_error(self) -> float:
@@ -243,9 +243,10 @@ class ExactView(View):
 
     def greedy_gain(self, multipliers: ConstraintArray) -> float:
         assert self.learner is not None
-        lagrangian = (self._advantages @ np.append(1.0, multipliers)).reshape(self._log_pi.shape)
+        pairs = self.learner.cmdp.pairs
+        lagrangian = pairs.like(self._advantages @ np.append(1.0, multipliers))
         # −Σ_s x(s) min_a (A_0 + Σ λ_i A_i)(s, a)
-        return -float(self.learner.state_visits @ lagrangian.min(axis=1))
+        return -float(self.learner.state_visits @ pairs.min(lagrangian))
 
     def multiplier_bound(self) -> float:
         """2 / ((1 − γ) ξ) for costs up to 1 in size (Lemma upper-dual); larger costs scale it."""
@@ -261,27 +262,30 @@ class MirrorResponse:
 
     def __init__(
         self,
+        pairs: Pairs,
         logits: PairTable,
-        scaled: Array,  # (S·A, m)
+        scaled: Array,  # (N, m)
         values: ConstraintArray,
         visits: StateArray,
         prices: ConstraintArray,
         step: float,
     ) -> None:
-        self._advantages, self._values, self._visits = scaled, values, visits
+        self._pairs, self._advantages, self._values, self._visits = pairs, scaled, values, visits
         moved = logits - step * (scaled @ prices).reshape(logits.shape)
-        top = moved.max(axis=1, keepdims=True)
-        pi = np.exp(moved - top)
-        total = pi.sum(axis=1, keepdims=True)
-        pi /= total
+        top = pairs.max(moved)
+        pi = np.exp(moved - pairs.over(top))
+        total = pairs.sum(pi)
+        pi /= pairs.over(total)
         self.policy: PairTable = pi
-        self.soft_minimum = float(-visits @ (top + np.log(total))[:, 0] / step)
+        self.soft_minimum = float(-visits @ (top + np.log(total)) / step)
 
     @cached_property
     def _means(self) -> tuple[Array, Array]:
-        """The advantages as (S, A, m), and their means under the policy as (S, m)."""
-        table = self._advantages.reshape(*self.policy.shape, -1)
-        return table, np.einsum("sa,sai->si", self.policy, table)
+        """The advantages as (S, A, m) or (N, m), and their means under the policy as (S, m)."""
+        table = self._pairs.like(self._advantages)
+        if self._pairs.is_full:
+            return table, np.einsum("sa,sai->si", self.policy, table)
+        return table, self._pairs.sum(self.policy[:, None] * table)
 
     @property
     def values(self) -> ConstraintArray:
@@ -290,8 +294,8 @@ class MirrorResponse:
     @property
     def gram(self) -> Array:
         table, mean = self._means
-        centred = (table - mean[:, None, :]).reshape(-1, table.shape[2])
-        occupancy = (self._visits[:, None] * self.policy).reshape(-1, 1)
+        centred = (table - self._pairs.over(mean)).reshape(-1, table.shape[-1])
+        occupancy = (self._pairs.over(self._visits) * self.policy).reshape(-1, 1)
         return np.asarray(centred.T @ (occupancy * centred))
 
 

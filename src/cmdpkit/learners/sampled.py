@@ -61,20 +61,20 @@ class SampledLearner:
             self.policy = self._anchor
         elif weights.anchor is None:
             self._anchor = self.policy
-        anchor = self._anchor.log_probabilities
+        anchor = self._anchor.log_pi
         mix = np.append(weights.objective, weights.constraints)
         steps = self.inner_steps if weights.inner_steps is None else weights.inner_steps
         step = self.step if weights.step is None else weights.step
         alpha = (1.0 / step if step else 0.0) if self.alpha is None else self.alpha
         policy = self.policy
         for _ in range(steps):
-            log_pi = policy.log_probabilities
+            log_pi, pairs = policy.log_pi, policy.pairs
             to_anchor = alpha * (log_pi - anchor)
             # α KL(π || π_k) per state, from the policies alone
-            divergence = (policy.probabilities * to_anchor).sum(axis=1)
+            divergence = pairs.sum(policy.pi * to_anchor)
             q = self.estimator.action_values(policy, mix, divergence, steps)
             # log π' = (1 − step·α) log π − step · (Q̂ + α log(1/π_k)) − log Z: the terms in α are combined
-            moved = TabularPolicy.softmax(log_pi - step * (q + to_anchor))
+            moved = TabularPolicy.softmax(pairs, log_pi - step * (q + to_anchor))
             policy = moved if weights.radius is None else within_radius(policy, moved, weights.radius)
         self.policy, self.values = policy, None
         return steps
@@ -84,7 +84,7 @@ class SampledLearner:
         counters = {"draws": meter.draws, "samples": meter.samples}
         estimator = {f"{ESTIMATOR}{name}": value for name, value in self.estimator.state().items()}
         values = {} if self.values is None else {"values": self.values}
-        policies = {"log_probabilities": self.policy.log_probabilities, "anchor": self._anchor.log_probabilities}
+        policies = {"log_probabilities": self.policy.log_pi, "anchor": self._anchor.log_pi}
         return {**policies, **values, **counters, **estimator}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -92,5 +92,6 @@ class SampledLearner:
         meter.draws, meter.samples = int(state["draws"]), int(state["samples"])
         own = {n.removeprefix(ESTIMATOR): value for n, value in state.items() if n.startswith(ESTIMATOR)}
         self.estimator.restore(own)
-        self.policy, self.values = TabularPolicy.stored(state["log_probabilities"]), state.get("values")
-        self._anchor = TabularPolicy.stored(state["anchor"])
+        pairs = self.estimator.simulator.pairs
+        self.policy, self.values = TabularPolicy.stored(pairs, state["log_probabilities"]), state.get("values")
+        self._anchor = TabularPolicy.stored(pairs, state["anchor"])

@@ -20,8 +20,8 @@ def reference_span(spans: Array) -> Array:
 
 def above_floor(policy: TabularPolicy, floor: float = LOWEST_LOG_PROBABILITY) -> TabularPolicy:
     """The same policy up to rounding, with log-probabilities raised to `floor`, from which an action can recover."""
-    log_pi = policy.log_probabilities
-    return policy if log_pi.min() >= floor else TabularPolicy.softmax(np.maximum(log_pi, floor))
+    log_pi = policy.log_pi
+    return policy if log_pi.min() >= floor else TabularPolicy.softmax(policy.pairs, np.maximum(log_pi, floor))
 
 
 def within_radius(old: TabularPolicy, new: TabularPolicy, radius: float, visits: Array | None = None) -> TabularPolicy:
@@ -34,11 +34,11 @@ def within_radius(old: TabularPolicy, new: TabularPolicy, radius: float, visits:
     """
     if _divergence(old, new, visits) <= radius:
         return new
-    start, direction = old.log_probabilities, new.log_probabilities - old.log_probabilities
+    start, direction = old.log_pi, new.log_pi - old.log_pi
     low, high, best = 0.0, 1.0, old
     for _ in range(BISECTIONS):
         middle = 0.5 * (low + high)
-        between = TabularPolicy.softmax(start + middle * direction)
+        between = TabularPolicy.softmax(old.pairs, start + middle * direction)
         if _divergence(old, between, visits) <= radius:
             low, best = middle, between
         else:
@@ -48,5 +48,5 @@ def within_radius(old: TabularPolicy, new: TabularPolicy, radius: float, visits:
 
 def _divergence(old: TabularPolicy, new: TabularPolicy, visits: Array | None) -> float:
     # Σ_a π (log π − log π′) per state
-    divergence = (old.probabilities * (old.log_probabilities - new.log_probabilities)).sum(axis=1)
+    divergence = old.pairs.sum(old.pi * (old.log_pi - new.log_pi))
     return float(divergence.max() if visits is None else visits @ divergence / visits.sum())

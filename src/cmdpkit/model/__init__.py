@@ -2,6 +2,19 @@
 
 from cmdpkit.model.cmdp import CMDP, check_model
 from cmdpkit.model.limits import AtLeast, AtMost, Limit, check_limits
+from cmdpkit.model.pairs import Label, Pairs, check_available, check_labels
 from cmdpkit.model.problem import Problem
 
-__all__ = ["CMDP", "AtLeast", "AtMost", "Limit", "Problem", "check_limits", "check_model"]
+__all__ = [
+    "CMDP",
+    "AtLeast",
+    "AtMost",
+    "Label",
+    "Limit",
+    "Pairs",
+    "Problem",
+    "check_available",
+    "check_labels",
+    "check_limits",
+    "check_model",
+]

@@ -28,7 +28,6 @@ from cmdpkit.checks import (
     check_gamma,
     check_initial,
     check_rows,
-    check_table,
     check_transitions,
     freeze,
     longest_row,
@@ -36,6 +35,7 @@ from cmdpkit.checks import (
 )
 from cmdpkit.files import PathLike, load_arrays, save_arrays
 from cmdpkit.model.limits import AtLeast, AtMost, Limit, check_limits
+from cmdpkit.model.pairs import Label, Pairs, check_available, check_labels, check_table, initial_state
 from cmdpkit.model.problem import Problem
 
 LARGEST_RATIO = 1e70
@@ -49,12 +49,18 @@ class CMDP(Problem):
     """A constrained Markov decision process with S states, A actions and m constraints.
 
     Args:
-        transitions: P(s' | s, a), as an (S, A, S) array or as a scipy.sparse (S·A, S) matrix with row s·A + a.
+        transitions: P(s' | s, a), as an (S, A, S) array or as a scipy.sparse (S·A, S) matrix with row s·A + a. With
+            `available`, also an (N, S) array or matrix with a row for each of the N available pairs only.
         reward: (S, A) array whose discounted sum is maximised; or
-        cost: (S, A) array whose discounted sum is minimised. Give exactly one of the two.
-        constraints: any number of `AtMost` and `AtLeast`.
+        cost: (S, A) array whose discounted sum is minimised. Give exactly one of the two. Also (S,), the same for all
+            actions; (S, A, S), which may depend on the next state; or (N,), one number per available pair.
+        constraints: any number of `AtMost` and `AtLeast`, with values of the same shapes.
         gamma: the discount factor, in [0, 1).
-        initial: distribution of the initial state (S,), or the index of a state; uniform by default.
+        initial: distribution of the initial state, as (S,) or {state: probability}, or a single state; uniform by
+            default.
+        available: (S, A) booleans, or a scipy.sparse (S, A) matrix whose stored entries are the available pairs. What
+            the other arrays hold at a missing pair does not matter. All are available by default.
+        state_labels, action_labels: what states and actions are called: strings, tuples, anything hashable.
 
     Example:
         Work pays 1 but wears the machine; at most 2 units of wear are allowed (discounted).
@@ -78,22 +84,25 @@ class CMDP(Problem):
         constraints: Iterable[Limit] = (),
         gamma: float,
         initial: Any = None,
+        available: Any = None,
+        state_labels: Iterable[Label] | None = None,
+        action_labels: Iterable[Label] | None = None,
     ) -> None:
         if (reward is None) == (cost is None):
             given = "both were" if reward is not None else "neither was"
             raise ValueError(f"exactly one of reward (maximised) and cost (minimised) is needed; {given} given")
         self.gamma = check_gamma(gamma)
-        self.transitions, self.states, self.actions = check_transitions(transitions)
-        self.row_sums = check_rows(self.transitions, self.actions, self.gamma)
+        self.transitions, self.pairs = _check_pairs(transitions, available, state_labels, action_labels)
+        self.states, self.actions = self.pairs.states, self.pairs.actions
+        self.row_sums = check_rows(self.transitions, self.gamma, self.pairs.pair_name, self.pairs.state_name)
         self.longest_row = longest_row(self.transitions)
-        shape = (self.states, self.actions)
         self.maximise = reward is not None
         kind, table = ("reward", reward) if self.maximise else ("cost", cost)
-        self.objective: PairTable = check_table(table, shape, kind)
-        self.constraints = _check_constraints(constraints, shape)
-        self.initial: StateArray = check_initial(initial, self.states)
+        self.objective: PairTable = check_table(table, self.pairs, self.transitions, kind)
+        self.constraints = _check_constraints(constraints, self.pairs, self.transitions)
+        self.initial: StateArray = check_initial(initial_state(initial, self.pairs), self.states)
         self._set_units()
-        # Internal sign convention: costs (m + 1, S·A) with V_i = ⟨costs_i⟩ − offset_i
+        # Internal sign convention: costs (m + 1, N) with V_i = ⟨costs_i⟩ − offset_i
         tables = np.stack([self.objective, *(np.asarray(c.values) for c in self.constraints)])
         self.costs: CostTable = freeze(self.units[:, None] * tables.reshape(self.num_constraints + 1, -1))
         self.cost_sizes: CostArray = freeze(np.maximum(self.costs.max(axis=1), -self.costs.min(axis=1)))  # max |c_i|
@@ -101,6 +110,14 @@ class CMDP(Problem):
         self.spans: CostArray = freeze(np.ptp(self.costs, axis=1))
         self._check_range()
         self._frozen = True
+
+    @property
+    def state_labels(self) -> tuple[Label, ...] | None:
+        return self.pairs.state_labels
+
+    @property
+    def action_labels(self) -> tuple[Label, ...] | None:
+        return self.pairs.action_labels
 
     def _check_range(self) -> None:
         """Check that values and their squares do not overflow."""
@@ -145,10 +162,7 @@ class CMDP(Problem):
             type(c)(c.values, c.limit - c.sign * float(delta), c.name, c.per_step)
             for c, delta in zip(self.constraints, margins, strict=True)
         ]
-        kind = "reward" if self.maximise else "cost"
-        return CMDP(
-            self._given_transitions, constraints=moved, gamma=self.gamma, initial=self.initial, **{kind: self.objective}
-        )
+        return self._with(self.objective, moved)
 
     @property
     def is_extreme(self) -> bool:
@@ -171,31 +185,42 @@ class CMDP(Problem):
             type(c)(table, float(np.ldexp(c.limit, -exponent)), c.name, c.per_step)
             for c, table, exponent in zip(self.constraints, even[1:], exponents[1:], strict=True)
         ]
-        settings: dict[str, Any] = {"constraints": limits, "gamma": self.gamma, "initial": self.initial}
-        balanced = CMDP(self._given_transitions, **settings, **{"reward" if self.maximise else "cost": even[0]})
-        return balanced, exponents
+        return self._with(even[0], limits), exponents
 
-    @property
-    def _given_transitions(self) -> Any:
-        """The transitions as the constructor takes them."""
-        shape = (self.states, self.actions, self.states)
-        return self.transitions if sp.issparse(self.transitions) else self.transitions.reshape(shape)
+    def _with(self, objective: PairTable, constraints: Iterable[Limit]) -> CMDP:
+        """The same model with another objective, of the same sense, and other constraints."""
+        pairs, transitions = self.pairs, self.transitions
+        if pairs.is_full and not sp.issparse(transitions):
+            transitions = transitions.reshape(self.states, self.actions, self.states)
+        settings: dict[str, Any] = {"reward" if self.maximise else "cost": objective}
+        return CMDP(
+            transitions,
+            constraints=constraints,
+            gamma=self.gamma,
+            initial=self.initial,
+            available=None if pairs.is_full else pairs.sparse_mask,
+            state_labels=pairs.state_labels,
+            action_labels=pairs.action_labels,
+            **settings,
+        )
 
     # -- files --------------------------------------------------------------------------------------------------
 
     def save(self, path: PathLike) -> None:
         """Write the model to an `.npz` file, atomically and without pickle."""
+        named = self.pairs.arrays()
         arrays: dict[str, Any] = {
-            "version": np.array(1),
+            "version": np.array(2 if named else 1),
             "gamma": np.array(self.gamma),
             "initial": self.initial,
             "maximise": np.array(self.maximise),
             "objective": self.objective,
-            "values": np.array([c.values for c in self.constraints]).reshape(-1, self.states, self.actions),
+            "values": np.array([c.values for c in self.constraints]).reshape(-1, *self.pairs.shape),
             "limits": self.limits,
             "at_least": self.signs < 0,
             "per_step": np.array([c.per_step for c in self.constraints], dtype=bool),
             "names": np.array(self.names, dtype=str),
+            **named,
         }
         if sp.issparse(self.transitions):
             matrix = self.transitions
@@ -217,15 +242,19 @@ class CMDP(Problem):
 
     @classmethod
     def _from_arrays(cls, arrays: dict[str, Any]) -> CMDP:
-        if int(arrays["version"]) != 1:
-            raise ValueError(f"its format version is {arrays['version']}, this cmdpkit reads version 1")
+        if int(arrays["version"]) not in (1, 2):
+            raise ValueError(f"its format version is {arrays['version']}, this cmdpkit reads versions 1 and 2")
         objective = arrays["objective"]
-        states, actions = objective.shape
+        states = arrays["pair_first"].size - 1 if "pair_first" in arrays else len(objective)
+        pairs = Pairs.from_arrays(arrays, states, objective.shape[-1])
+        if objective.shape != pairs.shape:
+            raise ValueError(f"its objective has shape {objective.shape}, not {pairs.shape}")
         if "transitions" in arrays:
-            transitions = arrays["transitions"].reshape(states, actions, states)
+            transitions = arrays["transitions"]
+            transitions = transitions.reshape(states, -1, states) if pairs.is_full else transitions
         else:
             parts = (arrays["data"], arrays["indices"], arrays["indptr"])
-            transitions = sp.csr_array(parts, shape=(states * actions, states))
+            transitions = sp.csr_array(parts, shape=(pairs.count, states))
             transitions.check_format(full_check=True)
         columns = ("values", "limits", "names", "at_least", "per_step")
         constraints = [
@@ -238,6 +267,9 @@ class CMDP(Problem):
             constraints=constraints,
             gamma=float(arrays["gamma"]),
             initial=arrays["initial"],
+            available=None if pairs.is_full else pairs.sparse_mask,
+            state_labels=pairs.state_labels,
+            action_labels=pairs.action_labels,
             **{kind: objective},
         )
 
@@ -247,9 +279,25 @@ def check_model(cmdp: Any) -> None:
         raise TypeError(f"a cmdpkit.CMDP is needed, not {type(cmdp).__name__}")
 
 
-def _check_constraints(constraints: Any, shape: tuple[int, int]) -> tuple[Limit, ...]:
+def _check_pairs(transitions: Any, available: Any, state_labels: Any, action_labels: Any) -> tuple[Any, Pairs]:
+    """The transitions with one row per available pair, and those pairs."""
+    matrix, states, actions = check_transitions(transitions, available is not None)
+    pairs = check_available(available, states, actions) if available is not None else Pairs(states, actions or 0)
+    names = (check_labels(state_labels, states, "state"), check_labels(action_labels, pairs.actions, "action"))
+    rows, every = matrix.shape[0], pairs.states * pairs.actions
+    if rows not in (pairs.count, every):
+        raise ValueError(
+            f"the transitions have {rows} rows, but {pairs.count} of the {every} pairs of state and action are "
+            f"available; give a row for each of the {pairs.count}, ordered by state and then action, or for all {every}"
+        )
+    if rows != pairs.count:
+        matrix = refreeze(matrix[pairs.state.astype(np.int64) * pairs.actions + pairs.action])
+    return matrix, pairs.named(*names)
+
+
+def _check_constraints(constraints: Any, pairs: Pairs, transitions: Any) -> tuple[Limit, ...]:
     """Check the limits and their tables of values."""
     return tuple(
-        replace(limit, values=check_table(limit.values, shape, f"constraint {limit.name!r}"))
+        replace(limit, values=check_table(limit.values, pairs, transitions, f"constraint {limit.name!r}"))
         for limit in check_limits(constraints)
     )

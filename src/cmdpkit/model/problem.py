@@ -6,6 +6,7 @@ import numpy as np
 
 from cmdpkit.checks import Array, ConstraintArray, CostArray, freeze
 from cmdpkit.model.limits import Limit
+from cmdpkit.model.pairs import Pairs
 
 
 class Problem:
@@ -17,6 +18,7 @@ class Problem:
 
     states: int
     actions: int
+    pairs: Pairs
     gamma: float
     maximise: bool
     constraints: tuple[Limit, ...]
@@ -28,6 +30,7 @@ class Problem:
         """A problem of which only sizes and limits are known."""
         problem = Problem()
         problem.states, problem.actions, problem.gamma = states, actions, gamma
+        problem.pairs = Pairs(states, actions)
         problem.maximise, problem.constraints = maximise, constraints
         problem._set_units()
         return problem

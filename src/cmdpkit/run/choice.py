@@ -150,5 +150,5 @@ def _plain(value: Any) -> Any:
     """A value as plain JSON; large arrays as a hash."""
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
-    table = np.asarray(getattr(value, "log_probabilities", value))
+    table = np.asarray(getattr(value, "log_pi", value))
     return table.tolist() if table.size <= 100 else digest(table)

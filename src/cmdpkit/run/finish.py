@@ -97,8 +97,8 @@ def _seek_neighbourhood(search: ColumnSearch, budget: Budget) -> Array | None:
         recorder.add(iterate, budget.elapsed)
         if budget.spent(0) is not None:
             break
-    search.add(recorder.policy.probabilities, np.append(iterate.objective, iterate.v))
-    search.add(recorder.average_policy.probabilities, recorder.values / iterate.k)
+    search.add(recorder.policy, np.append(iterate.objective, iterate.v))
+    search.add(recorder.average_policy, recorder.values / iterate.k)
     return recorder.candidate_multipliers()[0]
 
 
@@ -147,7 +147,7 @@ def _polished(search: ColumnSearch, certificate: Certificate, tol: float) -> tup
 def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
     """The occupancy LP, with its answer certified like any other."""
     solution = solve_lp(cmdp, budget.left, budget.max_iterations, budget.exhausted)
-    policy = solution.policy or TabularPolicy.uniform(cmdp.states, cmdp.actions)
+    policy = solution.policy or TabularPolicy.over(cmdp.pairs, cmdp.pairs.uniform())
     multipliers = np.zeros(cmdp.num_constraints) if solution.multipliers is None else solution.multipliers
     certificate = None
     if solution.feasible is not True and not solution.out_of_budget:
@@ -184,7 +184,7 @@ def with_others_behind(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budget)
     The columns without PMD-PD in front are tried first, then the LP. Where none has a proof, the best of the answers is
     returned.
     """
-    small = cmdp.states * cmdp.actions <= LARGE
+    small = cmdp.pairs.count <= LARGE
     if outcome.status is not Status.NUMERICAL_ERROR or not small:
         return outcome
     answers, quiet = [outcome], replace(budget, watch=None)
@@ -220,7 +220,7 @@ def _refuted_by_lp(cmdp: CMDP, policy: TabularPolicy, budget: Budget) -> tuple[T
 
 def with_least_violation(cmdp: CMDP, outcome: Outcome, budget: Budget) -> Outcome:
     """An infeasible model: give the policy that misses the limits least, and say by how much."""
-    if cmdp.states * cmdp.actions > LARGEST_MISS:
+    if cmdp.pairs.count > LARGEST_MISS:
         return replace(outcome, note=f"{outcome.note} slater_margin(model) tells by how much they are missed.".strip())
     if budget.exhausted():
         return outcome

@@ -102,7 +102,7 @@ def exact_learner(cmdp: CMDP, choice: Choice, tol: float) -> tuple[ExactLearner,
         step=step if settings.step is None else settings.step,
         inner_steps=1 if settings.inner_steps is None else settings.inner_steps,
         alpha=alpha,
-        fixed_anchor=TabularPolicy.uniform(cmdp.states, cmdp.actions) if entropy else None,
+        fixed_anchor=TabularPolicy.over(cmdp.pairs, cmdp.pairs.uniform()) if entropy else None,
         natural=preset.get("natural", True),
         floor=preset.get("floor", -np.inf),
     )
@@ -115,14 +115,15 @@ def with_start(choice: Choice, problem: Problem) -> Choice:
     if settings.initial_multipliers is not None:
         lam = check_multipliers(settings.initial_multipliers, problem.num_constraints, "initial_multipliers")
         settings = replace(settings, initial_multipliers=lam)
-    start = TabularPolicy.uniform(problem.states, problem.actions)
+    pairs = problem.pairs
+    start = TabularPolicy.over(pairs, pairs.uniform())
     if settings.initial_policy is not None:
-        start = as_policy(settings.initial_policy, problem.states, problem.actions, "initial_policy")
-    if not np.isfinite(start.log_probabilities).all():
-        s, a = np.argwhere(~np.isfinite(start.log_probabilities))[0]
+        start = as_policy(settings.initial_policy, pairs, "initial_policy")
+    zero = np.flatnonzero(~np.isfinite(start.log_pi))
+    if zero.size:
         raise ValueError(
-            f"initial_policy gives action {a} in state {s} probability zero, which mirror descent can never leave; "
-            "mix it with the uniform policy"
+            f"initial_policy gives {pairs.pair_name(int(zero[0]))} probability zero, which mirror descent can never "
+            "leave; mix it with the uniform policy"
         )
     return replace(choice, settings=replace(settings, initial_policy=start))
 
@@ -130,6 +131,6 @@ def with_start(choice: Choice, problem: Problem) -> Choice:
 def _default_entropy(cmdp: CMDP, tol: float) -> float:
     """The largest weight whose regularised optimum is within tol/2 of the true one: α log|A| / (1 − γ) ≤ tol/2."""
     span = float(reference_span(cmdp.spans)[0])
-    if tol == 0.0 or cmdp.actions == 1:
+    if tol == 0.0 or cmdp.pairs.largest == 1:
         return 0.01 * span
-    return 0.5 * tol * min(1.0, span) * (1.0 - cmdp.gamma) / float(np.log(cmdp.actions))
+    return 0.5 * tol * min(1.0, span) * (1.0 - cmdp.gamma) / float(np.log(cmdp.pairs.largest))

@@ -109,7 +109,7 @@ class Prover:
 
     def _ask(self, lam: Array, stop: Stop | None = None) -> None:
         """Ask for G(λ), and keep the best."""
-        choice = self.recorder.policy.log_probabilities.argmax(axis=1)
+        choice = self.cmdp.pairs.argmin(-self.recorder.policy.log_pi)
         bound = minimise(self.cmdp, np.append(1.0, lam), choice, stop or self.stop).bound
         if bound > self.bound:
             self.bound, self.multipliers = bound, lam

@@ -52,7 +52,7 @@ class ExactRecorder:
         self.learner = learner
         self.policy = learner.policy
         self.rows: list[Row] = []
-        self.occupancy = np.zeros((cmdp.states, cmdp.actions))
+        self.occupancy = np.zeros(cmdp.pairs.shape)
         self.values = np.zeros(cmdp.num_constraints + 1)  # sums of V_0..V_m
         self.weights = np.zeros(cmdp.num_constraints + 1)  # sums of the weights used
         self.last_weights = self.weights.copy()
@@ -72,7 +72,7 @@ class ExactRecorder:
         """The stationary policy whose values are the averages: (1/K) Σ d^{π_k}, normalised per state."""
         if not self.rows:
             return self.policy
-        return TabularPolicy.from_occupancy(self.occupancy, self.policy.probabilities)
+        return TabularPolicy.from_occupancy(self.policy.pairs, self.occupancy, self.policy.pi)
 
     def candidate_multipliers(self) -> list[Array]:
         """Weights of the constraints relative to the objective's: those of the last step, and those of all steps.
@@ -125,10 +125,10 @@ class SampledRecorder:
         return History(with_averages(self.problem, self.rows) | {"samples": samples})
 
     def state(self) -> dict[str, Any]:
-        return {"policies": np.stack([policy.log_probabilities for policy in self.policies])}
+        return {"policies": np.stack([policy.log_pi for policy in self.policies])}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.policies = [TabularPolicy.stored(table) for table in state["policies"]]
+        self.policies = [TabularPolicy.stored(self.problem.pairs, table) for table in state["policies"]]
 
 
 def columns_of(problem: Problem, rows: Sequence[Row]) -> dict[str, Array]:

@@ -106,20 +106,30 @@ def _decode(value: Any) -> Any:
 
 def _policy_arrays(name: str, policy: Any) -> dict[str, Any]:
     if isinstance(policy, TabularPolicy):
-        return {f"{name}_tabular": policy.log_probabilities}
+        return {f"{name}_tabular": policy.log_pi, **_pair_arrays(name, policy)}
     if isinstance(policy, MixturePolicy):
-        tables = np.stack([one.log_probabilities for one in policy.policies])
-        return {f"{name}_mixture": tables, f"{name}_weights": policy.weights}
+        tables = np.stack([one.log_pi for one in policy.policies])
+        named = _pair_arrays(name, policy.policies[0])
+        return {f"{name}_mixture": tables, f"{name}_weights": policy.weights, **named}
     if isinstance(policy, NeuralPolicy):
         return {f"{name}_neural_{key}": table for key, table in policy.arrays().items()}
     return {}
 
 
+def _pair_arrays(name: str, policy: TabularPolicy) -> dict[str, Any]:
+    return {f"{name}_{key}": table for key, table in policy.pairs.arrays().items()}
+
+
+def _tabular(name: str, arrays: dict[str, Any], log_pi: Any) -> TabularPolicy:
+    own = {key.removeprefix(f"{name}_"): table for key, table in arrays.items() if key.startswith(f"{name}_")}
+    return TabularPolicy.from_arrays(own | {"log_probabilities": log_pi})
+
+
 def _policy(name: str, arrays: dict[str, Any]) -> Any:
     if f"{name}_tabular" in arrays:
-        return TabularPolicy.checked(arrays[f"{name}_tabular"])
+        return _tabular(name, arrays, arrays[f"{name}_tabular"])
     if f"{name}_mixture" in arrays:
-        tables = [TabularPolicy.checked(table) for table in arrays[f"{name}_mixture"]]
+        tables = [_tabular(name, arrays, table) for table in arrays[f"{name}_mixture"]]
         return MixturePolicy(tables, arrays[f"{name}_weights"])
     prefix = f"{name}_neural_"
     parts = {key.removeprefix(prefix): table for key, table in arrays.items() if key.startswith(prefix)}

@@ -96,7 +96,7 @@ def _calibrated(cmdp: CMDP, choice: Choice, xi: float, budget: Budget) -> tuple[
 
 
 def _is_small(cmdp: CMDP) -> bool:
-    return cmdp.states * cmdp.actions <= LARGE
+    return cmdp.pairs.count <= LARGE
 
 
 def _slater_margin(cmdp: CMDP, tol: float, budget: Budget) -> float:

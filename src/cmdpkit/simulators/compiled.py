@@ -64,18 +64,21 @@ def build_alias(weights, threshold, alias):  # pragma: no cover - compiled
 
 
 @njit(cache=True)
-def build_tables(indptr, indices, data, pi, table, base):  # pragma: no cover - compiled
-    """The joint alias table of (action, next state) in every state; `base[s]` is where state s begins."""
-    states, actions = pi.shape
+def build_tables(heads, indptr, indices, data, pi, table, base):  # pragma: no cover - compiled
+    """The joint alias table of (action, next state) in every state; `base[s]` is where state s begins.
+
+    The actions of a state are counted from 0, whatever they are called; its pairs begin at heads[s].
+    """
+    states = heads.size - 1
     for s in range(states):
-        first, last = indptr[s * actions], indptr[(s + 1) * actions]
+        first, last = indptr[heads[s]], indptr[heads[s + 1]]
         n = last - first
         base[s] = first
         weights, threshold, alias = np.empty(n), np.empty(n), np.empty(n, np.int64)
         choice = np.empty(n, np.uint64)
-        for a in range(actions):
-            for j in range(indptr[s * actions + a], indptr[s * actions + a + 1]):
-                weights[j - first] = pi[s, a] * data[j]
+        for a in range(heads[s + 1] - heads[s]):
+            for j in range(indptr[heads[s] + a], indptr[heads[s] + a + 1]):
+                weights[j - first] = pi[heads[s] + a] * data[j]
                 choice[j - first] = a
         build_alias(weights, threshold, alias)
         for i in range(n):
@@ -83,7 +86,7 @@ def build_tables(indptr, indices, data, pi, table, base):  # pragma: no cover - 
             limit = uint64(min(threshold[i] * 4294967296.0, 4294967295.0))
             table[first + i, 0] = (limit << uint64(32)) | own
             table[first + i, 1] = (other << uint64(32)) | (choice[i] << uint64(16)) | choice[alias[i]]
-    base[states] = indptr[states * actions]
+    base[states] = indptr[heads[states]]
 
 
 @njit(cache=True)
@@ -100,7 +103,7 @@ def build_starts(indptr, indices, data, table):  # pragma: no cover - compiled
 
 
 @njit(cache=True)
-def _block(table, base, costs, starts, head, start, discount_0, gamma, horizon, rollouts, key, sums, squares):
+def _block(heads, table, base, costs, starts, head, start, discount_0, gamma, horizon, rollouts, key, sums, squares):
     # pragma: no cover - compiled
     """Rollouts from one distribution of first states, all from the stream `key`; returns the steps taken.
 
@@ -108,7 +111,8 @@ def _block(table, base, costs, starts, head, start, discount_0, gamma, horizon, 
     with probability γ after every step, without discounting; discount_0 and γ are then probabilities of continuing.
     """
     quantities = costs.shape[1]
-    actions = costs.shape[0] // (base.size - 1)
+    # All states have as many actions, or heads[s] says where their pairs begin
+    even, actions = heads[0] < 0, uint64(max(-heads[0], 0))
     state, random = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)
     length = np.empty(LANES, np.int64)
     returns = np.empty((LANES, quantities))
@@ -146,7 +150,7 @@ def _block(table, base, costs, starts, head, start, discount_0, gamma, horizon, 
                 word, other = table[entry, 0], table[entry, 1]
                 own = (z & LOW) < (word >> uint64(32))
                 action = (other >> uint64(16)) & uint64(0xFFFF) if own else other & uint64(0xFFFF)
-                pair = s * uint64(actions) + action
+                pair = (s * actions if even else uint64(heads[s])) + action
                 for i in range(quantities):
                     returns[c, i] += discount * costs[pair, i]
                 state[c] = word & LOW if own else other >> uint64(32)
@@ -162,23 +166,23 @@ def _block(table, base, costs, starts, head, start, discount_0, gamma, horizon, 
 
 @njit(cache=True, parallel=True)
 def rollouts_parallel(
-    table, base, costs, starts, heads, first, discount_0, gamma, horizon, counts, keys, sums, squares, steps
+    pairs, table, base, costs, starts, heads, first, discount_0, gamma, horizon, counts, keys, sums, squares, steps
 ):  # pragma: no cover - compiled
     """Stream b belongs to start b // (streams per start) and writes row b of sums, squares and steps."""
     shared = counts.size // (heads.size - 1)
     for b in prange(counts.size):
         r = b // shared
-        chain, return_0 = (table, base, costs, starts, heads[r : r + 2]), (first[r], discount_0, gamma, horizon)
+        chain, return_0 = (pairs, table, base, costs, starts, heads[r : r + 2]), (first[r], discount_0, gamma, horizon)
         steps[b] = _block(*chain, *return_0, counts[b], keys[b], sums[b], squares[b])
 
 
 @njit(cache=True)
 def rollouts_serial(
-    table, base, costs, starts, heads, first, discount_0, gamma, horizon, counts, keys, sums, squares, steps
+    pairs, table, base, costs, starts, heads, first, discount_0, gamma, horizon, counts, keys, sums, squares, steps
 ):  # pragma: no cover - compiled
     """The same, single-threaded."""
     shared = counts.size // (heads.size - 1)
     for b in range(counts.size):
         r = b // shared
-        chain, return_0 = (table, base, costs, starts, heads[r : r + 2]), (first[r], discount_0, gamma, horizon)
+        chain, return_0 = (pairs, table, base, costs, starts, heads[r : r + 2]), (first[r], discount_0, gamma, horizon)
         steps[b] = _block(*chain, *return_0, counts[b], keys[b], sums[b], squares[b])

@@ -25,6 +25,7 @@ class ModelSimulator(Simulator):
     def __init__(self, cmdp: CMDP) -> None:
         self.cmdp = cmdp
         self.states, self.actions, self.gamma = cmdp.states, cmdp.actions, cmdp.gamma
+        self.pairs = cmdp.pairs
         self.constraints, self.maximise = cmdp.constraints, cmdp.maximise
         self._set_units()
         # Back to the user's quantities: a per-step limit bounds (1 − γ) times the sum, and that factor comes later.
@@ -41,7 +42,7 @@ class ModelSimulator(Simulator):
         return rng.choice(self.states, size=count, p=self.cmdp.initial)
 
     def step(self, states: Integers, actions: Integers, rng: np.random.Generator) -> tuple[Integers, Array]:
-        pairs = states * self.actions + actions
+        pairs = self.pairs.find(states, actions)
         table, heads = self._pair_starts
         entry = heads[pairs] + rng.integers(heads[pairs + 1] - heads[pairs])
         own = rng.integers(2**32, size=pairs.size, dtype=np.uint64) < table[entry, 0] >> np.uint64(32)
@@ -64,8 +65,8 @@ class ModelSimulator(Simulator):
         from cmdpkit.simulators import compiled
 
         mix = np.eye(self.num_constraints + 1) if weights is None else weights
-        now = (mix @ self.quantities).T - (0.0 if offset is None else offset)  # (S·A, q)
-        costs = now if state_cost is None else now + np.repeat(state_cost, self.actions)[:, None]
+        now = (mix @ self.quantities).T - (0.0 if offset is None else offset)  # (N, q)
+        costs = now if state_cost is None else now + state_cost[self.pairs.state][:, None]
         starts, heads = self._pair_starts if pairs else self._initial_starts
         # The cost of the first pair is undiscounted; the rollout that follows it is one step shorter.
         first, discount, steps = (now, self.gamma, -1) if pairs else (np.zeros((1, len(mix))), 1.0, 0)
@@ -77,7 +78,14 @@ class ModelSimulator(Simulator):
         mean_length = 1.0 / (1.0 - self.gamma) if horizon is None else horizon
         large = (len(heads) - 1) * rollouts * mean_length >= PARALLEL_STEPS
         run = compiled.rollouts_parallel if large else compiled.rollouts_serial
-        chain = (*self._tables(probabilities), np.ascontiguousarray(costs), starts, heads, np.ascontiguousarray(first))
+        chain = (
+            self._heads,
+            *self._tables(probabilities),
+            np.ascontiguousarray(costs),
+            starts,
+            heads,
+            np.ascontiguousarray(first),
+        )
         run(*chain, discount, self.gamma, length, counts, keys, *out)
         sums, squares = (table.reshape(len(heads) - 1, -1, len(mix)).sum(axis=1) for table in out[:2])
         drawn = int(out[2].sum()) + (len(heads) - 1) * rollouts * (1 if pairs else 0)
@@ -89,7 +97,8 @@ class ModelSimulator(Simulator):
         pointers, columns, data = self._matrix
         table = np.empty((data.size, 2), dtype=np.uint64)
         base = np.empty(self.states + 1, dtype=np.int64)
-        compiled.build_tables(pointers, columns, data, np.ascontiguousarray(probabilities), table, base)
+        pi = np.ascontiguousarray(probabilities).ravel()
+        compiled.build_tables(self.pairs.heads, pointers, columns, data, pi, table, base)
         return table, base
 
     @cached_property
@@ -98,6 +107,11 @@ class ModelSimulator(Simulator):
 
         matrix = sp.csr_array(self.cmdp.transitions)
         return matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), matrix.data
+
+    @property
+    def _heads(self) -> Any:
+        """Where the pairs of each state begin; where all have the same number, that number says it."""
+        return np.array([-self.actions]) if self.pairs.is_full else self.pairs.heads
 
     @cached_property
     def _initial_starts(self) -> tuple[Any, Any]:

@@ -7,14 +7,14 @@ made of a `CMDP` (with compiled rollouts), of a user's function, or of a Gymnasi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cmdpkit.checks import Array, check_gamma
-from cmdpkit.model import Limit, Problem, check_limits
+from cmdpkit.checks import Array, check_gamma, digest
+from cmdpkit.model import Label, Limit, Pairs, Problem, check_available, check_labels, check_limits
 
 Integers = NDArray[np.int64]
 LEARNING, JUDGING, STARTS = 1, 2, 3
@@ -62,6 +62,9 @@ class Simulator(Problem):
         constraints: limits without values, as in `AtMost(None, 5.0, name="power")`; the values come from `step`.
         maximise: True if row 0 is a reward, False for a cost.
         bounds: (low, high) of each of the m + 1 quantities in one step; statistical certificates need them.
+        available: (S, A) booleans, or a scipy.sparse matrix whose stored entries are the available pairs: `step` is
+            called with these only. All are available by default.
+        state_labels, action_labels: what states and actions are called in results; `step` gets their numbers.
 
     Example:
         A stock of at most 9 pieces; order up to 4 per day, meet demand, and lose at most 0.1 sales per day on average.
@@ -92,6 +95,9 @@ class Simulator(Problem):
         constraints: Sequence[Limit] = (),
         maximise: bool = True,
         bounds: Sequence[tuple[float, float]] | None = None,
+        available: Any = None,
+        state_labels: Iterable[Label] | None = None,
+        action_labels: Iterable[Label] | None = None,
     ) -> None:
         for name, value in (("states", states), ("actions", actions)):
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
@@ -100,6 +106,11 @@ class Simulator(Problem):
             if not callable(function):
                 raise TypeError(f"{name} must be callable, not {type(function).__name__}")
         self.states, self.actions, self.gamma = int(states), int(actions), check_gamma(gamma)
+        pairs = Pairs(self.states, self.actions)
+        if available is not None:
+            pairs = check_available(available, self.states, self.actions)
+        names = check_labels(state_labels, self.states, "state"), check_labels(action_labels, self.actions, "action")
+        self.pairs = pairs.named(*names)
         self.constraints = check_limits(constraints)
         self.maximise = bool(maximise)
         self._set_units()
@@ -110,7 +121,8 @@ class Simulator(Problem):
         """What is known of the simulator, as plain data, to recognise its checkpoints."""
         limits = [[c.name, c.symbol, c.limit, c.per_step] for c in self.constraints]
         sizes = {"states": self.states, "actions": self.actions, "gamma": self.gamma, "maximise": self.maximise}
-        return sizes | {"limits": limits}
+        masked = {} if self.pairs.is_full else {"available": digest(self.pairs.first, self.pairs.action)}
+        return sizes | masked | {"limits": limits}
 
     def start(self, count: int, rng: np.random.Generator) -> Integers:
         """Draw initial states, with validation."""
@@ -178,7 +190,7 @@ class Simulator(Problem):
         """Returns of i.i.d. rollouts under a policy.
 
         Args:
-            probabilities: (S, A).
+            probabilities: π(a|s) of all pairs, (S, A) or (N,).
             horizon: discounted sums over this many steps. None: undiscounted sums over a random number of steps, drawn
                 Geometric(1 − γ). The mean of both is the discounted value, up to the truncation of the former.
             rollouts: number of rollouts per start.
@@ -192,15 +204,16 @@ class Simulator(Problem):
         mix = np.eye(self.num_constraints + 1) if weights is None else weights
         away = np.zeros(len(mix)) if offset is None else offset
         extra = np.zeros(self.states) if state_cost is None else state_cost
-        cumulative = np.cumsum(probabilities, axis=1)
-        starts = self.states * self.actions if pairs else 1
+        cumulative = np.cumsum(probabilities, axis=-1)
+        starts = self.pairs.count if pairs else 1
         sums, squares, transitions = np.zeros((starts, len(mix))), np.zeros((starts, len(mix))), 0
         for block, (begin, end) in enumerate(ranges(starts * rollouts, BLOCK)):
             rng = np.random.default_rng(stream((*seed, block)))
             row, count = np.arange(begin, end) // rollouts, end - begin
             steps = rng.geometric(1.0 - self.gamma, size=count) if horizon is None else np.full(count, horizon)
-            states, actions = row // self.actions, row % self.actions
-            if not pairs:
+            if pairs:
+                states, actions = self.pairs.of(row)
+            else:
                 states = self.start(count, rng)
                 actions = self._choose(cumulative, states, rng)
             values, alive = np.zeros((len(mix), count)), np.arange(count)
@@ -218,6 +231,12 @@ class Simulator(Problem):
         return Returns(rollouts, sums, squares, transitions)
 
     def _choose(self, cumulative: Array, states: Integers, rng: np.random.Generator) -> Integers:
+        if not self.pairs.is_full:
+            first, last = self.pairs.first[states], self.pairs.first[states + 1] - 1
+            before = np.where(first > 0, cumulative[first - 1], 0.0)
+            draws = before + rng.random(states.size) * (cumulative[last] - before)
+            found: Integers = self.pairs.of(np.clip(np.searchsorted(cumulative, draws, "right"), first, last))[1]
+            return found
         draws = rng.random(states.size)[:, None] * cumulative[states, -1:]
         chosen: Integers = (cumulative[states] <= draws).sum(axis=1)
         return np.minimum(chosen, self.actions - 1)

@@ -1,0 +1,385 @@
+"""The state-action pairs of a model, in the order of states and then actions, and what they are called.
+
+A number for every pair is an array of shape (S, A) where all actions are available everywhere, and (N,) where only N
+pairs exist: memory and time follow the pairs. Both have the same pairs in the same order, so elementwise arithmetic is
+the same, and what differs (sums over the actions of a state, say) is written here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from cmdpkit.checks import Array, PairTable, as_floats, freeze, refreeze, such_entries
+
+Label = Hashable
+
+
+class Pairs:
+    """Which actions are available in which states.
+
+    Args:
+        states, actions: how many there are.
+        first: (S + 1,) where the pairs of each state begin; None if all actions are available everywhere.
+        action: (N,) the action of each pair, increasing within a state.
+        state_labels, action_labels: what the states and actions are called; None for their numbers.
+    """
+
+    def __init__(
+        self,
+        states: int,
+        actions: int,
+        first: Any = None,
+        action: Any = None,
+        state_labels: tuple[Label, ...] | None = None,
+        action_labels: tuple[Label, ...] | None = None,
+    ) -> None:
+        self.states, self.actions = states, actions
+        self.state_labels, self.action_labels = state_labels, action_labels
+        self.is_full = first is None
+        self._first, self._action = refreeze(first), refreeze(action)
+        self.count: int = states * actions if first is None else int(first[-1])
+        self.shape: tuple[int, ...] = (states, actions) if first is None else (self.count,)
+        self._heads: Any = None
+        self._state: Any = None
+        self._keys: Any = None  # s·A + a of each pair
+
+    @property
+    def first(self) -> Any:
+        """(S + 1,) where the pairs of each state begin."""
+        return np.arange(self.states + 1) * self.actions if self._first is None else self._first
+
+    @property
+    def action(self) -> Any:
+        """(N,) the action of each pair."""
+        return np.tile(np.arange(self.actions), self.states) if self._action is None else self._action
+
+    @property
+    def state(self) -> Any:
+        """(N,) the state of each pair."""
+        if self.is_full:
+            return np.repeat(np.arange(self.states), self.actions)
+        if self._state is None:
+            self._state = refreeze(np.repeat(np.arange(self.states, dtype=np.int32), np.diff(self._first)))
+        return self._state
+
+    def of(self, rows: Any) -> tuple[Any, Any]:
+        """The states and the actions of some pairs."""
+        if self.is_full:
+            return rows // self.actions, rows % self.actions
+        return self.state[rows].astype(np.int64), self._action[rows].astype(np.int64)
+
+    def find(self, states: Any, actions: Any) -> Any:
+        """The pairs of some states and actions, which must exist."""
+        keys = np.asarray(states, dtype=np.int64) * self.actions + actions
+        if self.is_full:
+            return keys
+        if self._keys is None:
+            self._keys = self.state.astype(np.int64) * self.actions + self._action
+        return np.searchsorted(self._keys, keys)
+
+    @property
+    def heads(self) -> Any:
+        """`first` for compiled code, kept."""
+        if self._heads is None:
+            self._heads = refreeze(self.first.astype(np.int64, copy=False))
+        return self._heads
+
+    @property
+    def largest(self) -> int:
+        """The largest number of actions in a state."""
+        return self.actions if self.is_full else int(np.diff(self._first).max())
+
+    # -- arithmetic over the actions of each state --------------------------------------------------------------
+
+    def like(self, values: Array) -> PairTable:
+        """An array with one row per pair, in the shape of a pair table."""
+        return np.asarray(values.reshape(*self.shape, *values.shape[1:]))
+
+    def sum(self, table: PairTable) -> Any:
+        return table.sum(axis=1) if self.is_full else np.add.reduceat(table, self._first[:-1], axis=0)
+
+    def max(self, table: PairTable) -> Any:
+        return table.max(axis=1) if self.is_full else np.maximum.reduceat(table, self._first[:-1], axis=0)
+
+    def min(self, table: PairTable) -> Any:
+        return table.min(axis=1) if self.is_full else np.minimum.reduceat(table, self._first[:-1], axis=0)
+
+    def argmin(self, table: PairTable) -> Any:
+        """(S,) which of a state's own actions is least, counted from 0; the first of several."""
+        if self.is_full:
+            return table.argmin(axis=1)
+        least = np.flatnonzero(table == self.over(self.min(table)))  # at least one pair in every state
+        return self.rank(least[np.searchsorted(least, self._first[:-1])])
+
+    def over(self, values: Array) -> Any:
+        """A number per state, such that it combines with pair tables."""
+        return values[:, None] if self.is_full else values[self.state]
+
+    def expect(self, probabilities: PairTable, tables: Array) -> Array:
+        """(S, n) Σ_a π(a|s) c_i(s, a) of n tables, given as (n, N)."""
+        if self.is_full:
+            return np.asarray(np.einsum("isa,sa->si", tables.reshape(-1, *self.shape), probabilities))
+        return np.add.reduceat(tables * probabilities, self._first[:-1], axis=1).T
+
+    # -- choices: one of each state's own actions, counted from 0 ------------------------------------------------
+
+    def rows(self, choice: Any) -> Any:
+        """(S,) the pairs of a deterministic choice."""
+        return (np.arange(self.states) * self.actions if self.is_full else self._first[:-1]) + choice
+
+    def rank(self, rows: Any) -> Any:
+        """(S,) the choice whose pairs are `rows`."""
+        return rows - (np.arange(self.states) * self.actions if self.is_full else self._first[:-1])
+
+    def one_hot(self, choice: Any) -> PairTable:
+        """The probabilities of a deterministic choice."""
+        flat = np.zeros(self.count)
+        flat[self.rows(choice)] = 1.0
+        return self.like(flat)
+
+    def uniform(self) -> PairTable:
+        if self.is_full:
+            return np.full(self.shape, 1.0 / self.actions)
+        return np.asarray(1.0 / self.over(np.diff(self._first).astype(float)))
+
+    # -- tables for people --------------------------------------------------------------------------------------
+
+    def table(self, values: PairTable, missing: float) -> PairTable:
+        """(S, A), with `missing` where there is no pair."""
+        if self.is_full:
+            return values.reshape(self.states, self.actions)
+        table = np.full((self.states, self.actions), missing)
+        table[self.state, self._action] = values
+        return table
+
+    def taken(self, table: Array) -> PairTable:
+        """The entries of an (S, A) table at the pairs that exist."""
+        return table if self.is_full else table[self.state, self._action]
+
+    @property
+    def mask(self) -> Any:
+        """(S, A) booleans: is the action available?"""
+        return self.table(np.ones(self.shape), 0.0) > 0.0
+
+    @property
+    def sparse_mask(self) -> Any:
+        """The same as a sparse matrix whose stored entries are the pairs."""
+        return sp.csr_array(
+            (np.ones(self.count, dtype=bool), self.action, self.first), shape=(self.states, self.actions)
+        )
+
+    def same(self, other: Pairs) -> bool:
+        """Whether both have the same pairs, whatever they are called."""
+        if self is other or (self.states, self.actions) != (other.states, other.actions):
+            return self is other
+        if self.is_full or other.is_full:
+            return self.is_full and other.is_full
+        return np.array_equal(self._first, other._first) and np.array_equal(self._action, other._action)
+
+    # -- names --------------------------------------------------------------------------------------------------
+
+    def state_name(self, state: int) -> str:
+        """How messages call a state: its number, or its label."""
+        return str(int(state)) if self.state_labels is None else repr(self.state_labels[int(state)])
+
+    def action_name(self, action: int) -> str:
+        return str(int(action)) if self.action_labels is None else repr(self.action_labels[int(action)])
+
+    def pair_name(self, row: int) -> str:
+        state = int(np.searchsorted(self.first, row, "right")) - 1
+        action = row % self.actions if self.is_full else self._action[row]
+        return f"state {self.state_name(state)}, action {self.action_name(action)}"
+
+    def state_index(self, label: Any) -> int:
+        """The number of a state, given its label; without labels, its number."""
+        return _index(label, self.state_labels, self.states, "state")
+
+    def action_index(self, label: Any) -> int:
+        return _index(label, self.action_labels, self.actions, "action")
+
+    def named(self, state_labels: Any, action_labels: Any) -> Pairs:
+        """The same pairs with other names."""
+        return Pairs(self.states, self.actions, self._first, self._action, state_labels, action_labels)
+
+    # -- files --------------------------------------------------------------------------------------------------
+
+    def arrays(self) -> dict[str, Any]:
+        """For `.npz` files; nothing for a model without names whose actions are available everywhere."""
+        arrays: dict[str, Any] = {}
+        if not self.is_full:
+            arrays |= {"pair_first": self._first, "pair_action": self._action, "pair_actions": np.array(self.actions)}
+        for name, labels in (("state_labels", self.state_labels), ("action_labels", self.action_labels)):
+            if labels is not None:
+                arrays[name] = np.array(labels_to_json(labels, name))
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, Any], states: int, actions: int) -> Pairs:
+        """Read what `arrays` wrote, with validation."""
+        actions = int(arrays.get("pair_actions", actions))
+        names = [
+            None if name not in arrays else labels_from_json(str(arrays[name]), size, name)
+            for name, size in (("state_labels", states), ("action_labels", actions))
+        ]
+        if "pair_first" not in arrays:
+            return cls(states, actions, None, None, *names)
+        first, action = (np.asarray(arrays[name]) for name in ("pair_first", "pair_action"))
+        mask = sp.csr_array((np.ones(action.size), action, first), shape=(states, actions))
+        mask.check_format(full_check=True)
+        return check_available(mask, states, actions).named(*names)
+
+
+def check_available(available: Any, states: int, actions: int | None) -> Pairs:
+    """The pairs of a mask: (S, A) booleans, or a sparse (S, A) matrix whose stored entries are the pairs."""
+    if sp.issparse(available):
+        mask = sp.csr_array(available, copy=True)
+        stored = mask.nnz
+        mask.sum_duplicates()  # which sorts as well
+        if mask.nnz < stored:
+            raise ValueError("available has an entry twice; every pair of state and action may be stored once")
+        shape, first, action = mask.shape, mask.indptr, mask.indices
+    else:
+        table = np.asarray(available)
+        if table.dtype != bool:
+            raise TypeError(
+                f"available must hold True and False, not {table.dtype}; use available.astype(bool), or a scipy.sparse "
+                "matrix whose stored entries are the available pairs"
+            )
+        shape = table.shape
+        if table.ndim == 2:
+            first, action = np.append(0, np.cumsum(table.sum(axis=1))), np.nonzero(table)[1]
+    if len(shape) != 2 or shape[0] != states or (actions is not None and shape[1] != actions):
+        wanted = f"({states}, {'A' if actions is None else actions})"
+        raise ValueError(f"available has shape {shape}; the transitions say that it must have shape {wanted}")
+    counts = np.diff(first)
+    if not counts.all():
+        none = np.flatnonzero(counts == 0)
+        raise ValueError(
+            f"state {none[0]} has no available action ({none.size} such states); give every state at least one: a "
+            "final state stays where it is, at no cost"
+        )
+    if action.size == states * shape[1]:
+        return Pairs(states, shape[1])
+    return Pairs(states, shape[1], first.astype(np.int64), action.astype(np.int32))
+
+
+def check_labels(labels: Any, count: int, kind: str) -> tuple[Label, ...] | None:
+    """Labels of states or actions: as many as there are, hashable, and all different."""
+    if labels is None:
+        return None
+    if isinstance(labels, (str, bytes)) or not isinstance(labels, Iterable):
+        raise TypeError(f"{kind}_labels must be a list with one label per {kind}, not {labels!r}")
+    names = tuple(label.item() if isinstance(label, np.generic) else label for label in labels)
+    if len(names) != count:
+        raise ValueError(f"there are {len(names)} {kind}_labels, but {count} {kind}s; every {kind} needs one")
+    try:
+        different = len(set(names)) == count
+    except TypeError:
+        bad = next(label for label in names if not _is_hashable(label))
+        raise TypeError(f"the {kind} label {bad!r} is not hashable; use strings, numbers or tuples") from None
+    if not different:
+        twice = Counter(names).most_common(1)[0][0]
+        raise ValueError(f"{kind}_labels must differ; {twice!r} is used more than once")
+    return names
+
+
+def _is_hashable(label: Any) -> bool:
+    try:
+        hash(label)
+    except TypeError:
+        return False
+    return True
+
+
+def _index(label: Any, labels: tuple[Label, ...] | None, count: int, kind: str) -> int:
+    if labels is not None:
+        try:
+            return labels.index(label)
+        except ValueError:
+            near = ", ".join(map(repr, labels[:8])) + (", ..." if count > 8 else "")
+            raise ValueError(f"there is no {kind} {label!r}; the {kind}s are {near}") from None
+    if isinstance(label, (bool, np.bool_)) or not isinstance(label, (int, np.integer)) or not 0 <= label < count:
+        raise ValueError(f"{kind} {label!r} is not one of 0 to {count - 1}")
+    return int(label)
+
+
+def labels_to_json(labels: tuple[Label, ...], name: str) -> str:
+    """Labels as text: strings, numbers, True, False, None and tuples of them."""
+
+    def plain(label: Any) -> bool:
+        if isinstance(label, tuple):
+            return all(map(plain, label))
+        return label is None or isinstance(label, (str, int, float, bool))
+
+    for label in labels:
+        if not plain(label):
+            raise ValueError(
+                f"{name} hold {label!r}, a {type(label).__name__}; files take strings, numbers and tuples of them"
+            )
+    return json.dumps(labels)
+
+
+def labels_from_json(text: str, count: int, name: str) -> tuple[Label, ...] | None:
+    def tuples(label: Any) -> Any:
+        return tuple(map(tuples, label)) if isinstance(label, list) else label
+
+    return check_labels(tuples(json.loads(text)), count, name.removesuffix("_labels"))
+
+
+def initial_state(initial: Any, pairs: Pairs) -> Any:
+    """The start as numbers: a state's label becomes its index, {label: probability} a distribution."""
+    if isinstance(initial, dict):
+        distribution = np.zeros(pairs.states)
+        for label, probability in initial.items():
+            distribution[pairs.state_index(label)] = probability
+        return distribution
+    if pairs.state_labels is None:
+        if isinstance(initial, str):
+            raise ValueError(f"initial is {initial!r}, but the model has no state_labels; use the number of a state")
+        return initial
+    known = _is_hashable(initial) and (isinstance(initial, (str, bytes)) or initial in pairs.state_labels)
+    return pairs.state_index(initial) if known else initial
+
+
+def check_table(values: Any, pairs: Pairs, transitions: Any, name: str) -> PairTable:
+    """A finite number for every pair, from an array of shape (S, A), (S,), (S, A, S) or (N,)."""
+    states, actions = pairs.states, pairs.actions
+    if sp.issparse(values):
+        raise TypeError(f"{name} must be a dense array of shape {(states, actions)}; call .toarray() on it")
+    table = as_floats(values, name)
+    if table.shape == (states, actions, states):
+        table = _expected(table.reshape(-1, states), pairs, transitions)
+    elif table.shape == (states, actions):
+        table = pairs.taken(table)
+    elif table.shape == (states,):
+        table = table[pairs.state]
+    elif table.shape != (pairs.count,):
+        also = "" if pairs.is_full else f", or ({pairs.count},) for the available pairs only"
+        raise ValueError(
+            f"{name} has shape {table.shape}, but the transitions have {states} states and {actions} actions, "
+            f"so it must have shape {(states, actions)} (also ({states},) or ({states}, {actions}, {states}){also})"
+        )
+    table = np.ascontiguousarray(pairs.like(table.reshape(pairs.count)))
+    bad = ~np.isfinite(table)
+    if bad.any():
+        row = int(bad.argmax())
+        raise ValueError(
+            f"{name} of {pairs.pair_name(row)} is {table.flat[row]} ({such_entries(bad)}); every entry must be finite"
+        )
+    return freeze(table)
+
+
+def _expected(table: Array, pairs: Pairs, transitions: Any) -> Array:
+    """Σ_s' P(s'|s, a) c(s, a, s'), from c as (S·A, S)."""
+    rows = table if pairs.is_full else table[pairs.state.astype(np.int64) * pairs.actions + pairs.action]
+    if sp.issparse(transitions):
+        # Only what stands at possible transitions counts
+        at = rows[np.repeat(np.arange(pairs.count), np.diff(transitions.indptr)), transitions.indices]
+        return np.add.reduceat(transitions.data * at, transitions.indptr[:-1])
+    return np.asarray(np.einsum("rs,rs->r", transitions, np.where(transitions > 0.0, rows, 0.0)))
