@@ -55,7 +55,7 @@ def from_function(
 ) -> CMDP:
     """See `CMDP.from_function`."""
     check_count(max_states, "max_states", 1)
-    limits, names = _named(constraints)
+    limits, names = named_costs(constraints)
     report = _Report(progress)
     starts = _initial_states(initial)
     if vectorised:
@@ -92,7 +92,7 @@ def _initial_states(initial: Any) -> dict[Hashable, float]:
     return starts
 
 
-def _named(constraints: Any) -> tuple[list[Any], list[str]]:
+def named_costs(constraints: Any) -> tuple[list[Any], list[str]]:
     """The limits, each with the name of its quantity as values, and these names in the order of the costs."""
     limit_columns(constraints)  # checks that it is a list
     limits: list[Any] = []
@@ -148,7 +148,11 @@ def _explore(
     index = {state: s for s, state in enumerate(found)}
     always = None if callable(actions) else list(_checked_actions(actions))
     action_index = {action: a for a, action in enumerate(always or [])}
-    pair_state, pair_action, lengths, following, outcomes = [], [], [], [], []
+    pair_state: list[int] = []
+    pair_action: list[int] = []
+    lengths: list[int] = []
+    following: list[int] = []
+    numbers: list[Any] = []  # probability, reward and costs of each outcome, one after the other
     for s, state in enumerate(found):  # the list grows while it is read
         for action in actions(state) if always is None else always:
             before = len(following)
@@ -156,13 +160,15 @@ def _explore(
                 try:
                     next_state = outcome[1]
                     n = index.get(next_state)
-                except (TypeError, IndexError, KeyError) as error:
+                    numbers += (outcome[0], outcome[2])
+                    if names:
+                        numbers += _costs_of(outcome[3], names)
+                except (TypeError, ValueError, IndexError, KeyError) as error:
                     raise _bad_outcome(state, action, outcome) from error
                 if n is None:
                     n = index[next_state] = len(found)
                     found.append(next_state)
                 following.append(n)
-                outcomes.append(outcome)
             pair_state.append(s)
             pair_action.append(action_index.setdefault(action, len(action_index)))
             lengths.append(len(following) - before)
@@ -172,63 +178,53 @@ def _explore(
             report(s, len(found))
     pairs = _checked_pairs(found, action_index, pair_state, pair_action, lengths)
     owner = np.repeat(np.arange(len(lengths)), lengths)
-    columns = _Outcomes(outcomes, lambda row: (found[pairs[0][owner[row]]], list(action_index)[pairs[1][owner[row]]]))
-    quantities = {OBJECTIVE: columns.numbers(lambda outcome: outcome[2], "reward")}
-    for i, name in enumerate(names):
-        quantities[name] = columns.numbers(_cost_of(i, name, len(names)), f"cost {name!r}")
-    return Listing(
-        pairs[0][owner],
-        pairs[1][owner],
+    states, chosen = pairs[0][owner], pairs[1][owner]
+    width = 2 + len(names)
+    try:
+        table = np.array(numbers, dtype=float).reshape(-1, width)
+    except (TypeError, ValueError):
+        at = next(i for i, entry in enumerate(numbers) if not isinstance(entry, (int, float, np.number)))
+        what = ["probability", "reward", *map(repr, names)][at % width]
+        label = list(action_index)[chosen[at // width]]
+        raise _bad_outcome(found[states[at // width]], label, numbers[at], f"its {what} is not a number") from None
+    columns = dict(zip([OBJECTIVE, *names], np.ascontiguousarray(table.T)[1:], strict=True))
+    listing = Listing(
+        states,
+        chosen,
         np.array(following, dtype=np.int64),
-        columns.numbers(lambda outcome: outcome[0], "probability"),
-        quantities,
+        table[:, 0].copy(),
+        columns,
         len(found),
         len(action_index),
         tuple(found),
         tuple(action_index),
-    ), np.arange(len(starts))
+    )
+    return listing, np.arange(len(starts))
 
 
-class _Outcomes:
-    """What the function returned, row by row, and the state and action of each."""
-
-    def __init__(self, outcomes: list[Any], place: Callable[[int], tuple[Any, Any]]) -> None:
-        self.outcomes, self.place = outcomes, place
-
-    def numbers(self, entry: Callable[[Any], Any], what: str) -> Array:
-        try:
-            return np.array([float(entry(outcome)) for outcome in self.outcomes])
-        except (TypeError, ValueError, IndexError, KeyError):
-            for row, outcome in enumerate(self.outcomes):
-                try:
-                    float(entry(outcome))
-                except (TypeError, ValueError, IndexError, KeyError) as error:
-                    raise _bad_outcome(*self.place(row), outcome, f"its {what} is missing or not a number") from error
-            raise
-
-
-def _cost_of(i: int, name: str, count: int) -> Callable[[Any], Any]:
-    def entry(outcome: Any) -> Any:
-        costs = outcome[3]
-        if isinstance(costs, Mapping):
-            return costs[name]
-        return costs[i] if count > 1 or np.ndim(costs) else costs
-
-    return entry
+def _costs_of(costs: Any, names: Sequence[str]) -> Any:
+    """The costs of an outcome, in the order of their names."""
+    if isinstance(costs, Mapping):
+        return [costs[name] for name in names]
+    if len(names) == 1 and not isinstance(costs, (tuple, list, np.ndarray)):
+        return (costs,)
+    if len(costs) != len(names):
+        raise ValueError(f"{len(costs)} costs, but the limits refer to {len(names)}")
+    return costs
 
 
 def _bad_outcome(state: Any, action: Any, outcome: Any, problem: str = "") -> ValueError:
     return ValueError(
-        f"function({state!r}, {action!r}) returned the outcome {outcome!r}; {problem + '; ' if problem else ''}an outcome "
-        "is (probability, next state, reward, costs), with a hashable next state, and costs as a tuple in the order of "
-        "the limits or a dict by name"
+        f"function({state!r}, {action!r}) returned {outcome!r} as an outcome; {problem + '; ' if problem else ''}an outcome "
+        "is (probability, next state, reward, costs), with a hashable next state, and costs as a tuple in the "
+        "order of the limits or a dict by name"
     )
 
 
 def _too_many(found: int, max_states: int) -> ValueError:
     return ValueError(
-        f"more than max_states = {max_states:,} states can be reached ({found:,} so far); does the function bound every "
-        "variable of the state? Otherwise pass a larger max_states"
+        f"more than max_states = {max_states:,} states can be reached ({found:,} so far); does the function bound "
+        "every variable of the state? Otherwise pass a larger max_states"
     )
 
 
@@ -275,9 +271,7 @@ def _sorted_if_whole(listing: Listing, origins: IntArray) -> tuple[Listing, IntA
     ordered = values[order]
     plain = ordered[0] == 0 and ordered[-1] == ordered.size - 1
     labels = None if plain else tuple(ordered.tolist())
-    renumbered = replace(
-        listing, state=number[listing.state], following=number[listing.following], state_labels=labels
-    )
+    renumbered = replace(listing, state=number[listing.state], following=number[listing.following], state_labels=labels)
     return renumbered, number[origins]
 
 
@@ -297,10 +291,10 @@ class _Numbering:
     def codes(self, states: IntArray) -> IntArray:
         """The numbers of states; new ones are added."""
         keys = self._keys(states)
-        if 2 * (self.count + keys.size) > self.mask:
+        if 4 * (self.count + keys.size) > self.mask:
             old, used = self.keys, self.numbers >= 0
             numbers = self.numbers[used]
-            self._resize(4 * (self.count + keys.size))
+            self._resize(16 * (self.count + keys.size))
             self._find(old[used], numbers)
         found, new = self._find(keys)
         if new.size:
@@ -450,7 +444,9 @@ def _call(
             f"whole numbers of shape {(row.size, *states.shape[1:])}"
         )
     columns = [outcome[1], outcome[3], *_costs(outcome[4] if names else (), names)]
-    numbers = [_number_column(c, row.size, name) for c, name in zip(columns, ["probability", "reward", *names], strict=True)]
+    numbers = [
+        _number_column(c, row.size, name) for c, name in zip(columns, ["probability", "reward", *names], strict=True)
+    ]
     codes = numbering.codes(following.astype(np.int64, copy=False))
     return at[row] + offset, chosen[row], codes, *numbers
 
@@ -474,5 +470,7 @@ def _number_column(column: Any, size: int, name: str) -> Array:
     if array.ndim == 0:
         return np.full(size, float(array))
     if array.shape != (size,):
-        raise ValueError(f"the function returned {name} of shape {array.shape}; it must have one entry per outcome, ({size},)")
+        raise ValueError(
+            f"the function returned {name} of shape {array.shape}; it must have one entry per outcome, ({size},)"
+        )
     return array

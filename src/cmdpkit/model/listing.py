@@ -74,7 +74,7 @@ class Parts:
         self, *, objective: str, maximise: bool, constraints: Any, gamma: float, initial: StateArray
     ) -> dict[str, Any]:
         """The arguments of `CMDP`."""
-        tables = {name: self._given_table(column) for name, column in self.quantities.items()}
+        tables = {name: self.table(name) for name in self.quantities}
         known: dict[str, Any] = {
             "transitions": self._given_transitions(),
             "reward" if maximise else "cost": tables[objective],
@@ -87,8 +87,7 @@ class Parts:
         if not self.is_full:
             places = (np.ones(self.pair_state.size, dtype=bool), (self.pair_state, self.pair_action))
             known["available"] = sp.csr_array(places, shape=(self.states, self.actions))
-        elif not sp.issparse(known["transitions"]):
-            known["axes"] = "sas"
+        known["action_axis"] = 1
         return known
 
     def _given_transitions(self) -> Any:
@@ -99,7 +98,9 @@ class Parts:
         dense = matrix.toarray()
         return dense.reshape(self.states, self.actions, self.states) if self.is_full else dense
 
-    def _given_table(self, column: Array) -> Array:
+    def table(self, name: str) -> Array:
+        """A quantity in the shape of pair tables: (S, A) if all pairs exist, otherwise (N,)."""
+        column = self.quantities[name]
         return column.reshape(self.states, self.actions) if self.is_full else column
 
 
@@ -126,29 +127,19 @@ def assemble(
     """
     listing = _with_loops(listing, absorbing)
     _check_numbers(listing)
-    key = listing.state * listing.actions + listing.action
-    order = None if (key[1:] >= key[:-1]).all() else np.argsort(key, kind="stable")
-    listing, key = (listing, key) if order is None else (_reordered(listing, order), key[order])
-    start = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
-    _check_sums(listing, start, remedy)
-    indptr = np.append(start, key.size)
-    shape = (start.size, listing.states)
-    short = np.int32 if max(key.size, *shape) <= np.iinfo(np.int32).max else np.int64
-    columns = (listing.probability.copy(), listing.following.astype(short), indptr.astype(short))
-    matrix = sp.csr_array(columns, shape=shape)
-    quantities = {name: _expected(column, listing.probability, start) for name, column in listing.quantities.items()}
-    matrix.sort_indices()
-    if not matrix.has_canonical_format:
-        if not merge:
-            _refuse_duplicates(listing, key)
-        matrix.sum_duplicates()
+    keys, pair = _numbered(listing.state * listing.actions + listing.action, listing.states * listing.actions)
+    _check_sums(listing, pair, keys.size, remedy)
+    places = (listing.probability, (pair, listing.following))
+    matrix = sp.coo_array(places, shape=(keys.size, listing.states)).tocsr()  # adds duplicates
+    if matrix.nnz < pair.size and not merge:
+        _refuse_duplicates(listing, pair)
     if not matrix.data.all():
         matrix.eliminate_zeros()
     return Parts(
         matrix,
-        listing.state[start],
-        listing.action[start],
-        quantities,
+        keys // listing.actions,
+        keys % listing.actions,
+        {name: _expected(column, listing.probability, pair, keys.size) for name, column in listing.quantities.items()},
         listing.states,
         listing.actions,
         listing.state_labels,
@@ -156,19 +147,14 @@ def assemble(
     )
 
 
-def _reordered(listing: Listing, order: IntArray) -> Listing:
-    def where(rows: IntArray) -> str:
-        return listing.where(np.sort(order[rows]))
-
-    return replace(
-        listing,
-        state=listing.state[order],
-        action=listing.action[order],
-        following=listing.following[order],
-        probability=listing.probability[order],
-        quantities={name: column[order] for name, column in listing.quantities.items()},
-        where=where,
-    )
+def _numbered(keys: IntArray, size: int) -> tuple[IntArray, IntArray]:
+    """The different keys in order, and the position of each row's key among them."""
+    if size > 8 * keys.size + 1000:
+        found, position = np.unique(keys, return_inverse=True)
+        return found, position.astype(np.int64)
+    seen = np.zeros(size, dtype=bool)
+    seen[keys] = True
+    return np.flatnonzero(seen), (np.cumsum(seen, dtype=np.int64) - 1)[keys]
 
 
 def _with_loops(listing: Listing, absorbing: Sequence[int] | bool) -> Listing:
@@ -245,23 +231,22 @@ def _entries(bad: Any) -> str:
     return f"{count} such {'entry' if count == 1 else 'entries'}"
 
 
-def _check_sums(listing: Listing, start: IntArray, remedy: str) -> None:
-    sums = np.add.reduceat(listing.probability, start)
+def _check_sums(listing: Listing, pair: IntArray, pairs: int, remedy: str) -> None:
+    sums = np.bincount(pair, listing.probability, pairs)
     off = np.abs(sums - 1.0)
     worst = int(off.argmax())
     if off[worst] > ROW_SUM_TOLERANCE:
-        end = start[worst + 1] if worst + 1 < start.size else listing.state.size
-        rows = np.arange(start[worst], end)
+        rows = np.flatnonzero(pair == worst)
         raise ValueError(
             f"{listing.where(rows)}{listing.pair_name(rows[0])}: the probabilities sum to {sums[worst]:.12g}, not 1 "
-            f"({(off > ROW_SUM_TOLERANCE).sum()} of {start.size} pairs are off); {remedy}, or divide by the sum if the "
+            f"({(off > ROW_SUM_TOLERANCE).sum()} of {pairs} pairs are off); {remedy}, or divide by the sum if the "
             "difference is rounding"
         )
 
 
-def _refuse_duplicates(listing: Listing, key: IntArray) -> None:
-    order = np.lexsort([listing.following, key])
-    same = (key[order][1:] == key[order][:-1]) & (listing.following[order][1:] == listing.following[order][:-1])
+def _refuse_duplicates(listing: Listing, pair: IntArray) -> None:
+    order = np.lexsort([listing.following, pair])
+    same = (np.diff(pair[order]) == 0) & (np.diff(listing.following[order]) == 0)
     at = int(np.flatnonzero(same)[0])
     rows = order[at : at + 2]
     raise ValueError(
@@ -271,17 +256,16 @@ def _refuse_duplicates(listing: Listing, key: IntArray) -> None:
     )
 
 
-def _expected(column: Array, probability: Array, start: IntArray) -> Array:
+def _expected(column: Array, probability: Array, pair: IntArray, pairs: int) -> Array:
     """Σ p · value per pair, and exactly the value where it is the same in all rows of the pair."""
-    first = column[start]
-    if start.size == column.size:
-        return first
-    lengths = np.diff(np.append(start, column.size))
-    same = column == np.repeat(first, lengths)
+    some_value = np.empty(pairs)
+    some_value[pair] = column
+    same = column == some_value[pair]
     if same.all():
-        return first
-    constant = np.logical_and.reduceat(same, start)
-    return np.where(constant, first, np.add.reduceat(probability * column, start))
+        return some_value
+    varies = np.zeros(pairs, dtype=bool)
+    varies[pair[~same]] = True
+    return np.where(varies, np.bincount(pair, probability * column, pairs), some_value)
 
 
 # -- limits, initial states, reachability ------------------------------------------------------------------------------
@@ -336,7 +320,9 @@ def initial_distribution(initial: Any, states: int, labels: Sequence[Hashable] |
 
 
 def _is_distribution(initial: Any) -> bool:
-    return isinstance(initial, (tuple, np.ndarray)) and np.ndim(initial) == 1 and np.asarray(initial).dtype.kind in "fiu"
+    return (
+        isinstance(initial, (tuple, np.ndarray)) and np.ndim(initial) == 1 and np.asarray(initial).dtype.kind in "fiu"
+    )
 
 
 def _state_index(label: Hashable, index: Mapping[Hashable, int]) -> int:

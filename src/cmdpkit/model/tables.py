@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from cmdpkit.checks import Array
-from cmdpkit.files import PathLike
+from cmdpkit.files import PathLike, write_csv
 from cmdpkit.model.listing import (
     IntArray,
     Listing,
@@ -72,14 +73,15 @@ class Table:
         """A column of numbers. NaN is left for the checks that can name the state and the action."""
         column = _plain(self.column(name))
         if column.dtype.kind in "fiub":
-            return column.astype(np.float64, copy=False)
+            return np.asarray(column, dtype=np.float64)
+        numbers = np.empty(column.size)
         for row, entry in enumerate(column.tolist()):
             try:
-                column[row] = np.nan if entry is None else float(entry)
+                numbers[row] = np.nan if entry is None else float(entry)
             except (TypeError, ValueError):
                 place = self.where(np.array([row]))
                 raise ValueError(f"{place}{name} is {entry!r}, which is not a number") from None
-        return column.astype(np.float64)
+        return numbers
 
 
 def read_table(source: Any, columns: Mapping[str, str] | None = None) -> Table:
@@ -218,7 +220,7 @@ def _is_number(entry: str) -> bool:
 
 
 def encode(
-    table: Table, names: Sequence[str], given: Sequence[Hashable] | None
+    table: Table, names: Sequence[str], given: Iterable[Hashable] | None
 ) -> tuple[list[IntArray], tuple[Hashable, ...] | None, int]:
     """Number the labels of columns that share them; also returns the labels (None for 0, 1, ...) and their number.
 
@@ -271,9 +273,7 @@ def _plain(column: Any) -> Any:
     entries = list(column)
     if entries and all(isinstance(entry, (bool, int, float, np.number)) for entry in entries):
         return np.array(entries)
-    array = np.empty(len(entries), dtype=object)
-    array[:] = entries
-    return array
+    return np.fromiter(entries, dtype=object, count=len(entries))
 
 
 def _encode_integers(columns: Sequence[Any]) -> tuple[list[IntArray], tuple[Hashable, ...] | None, int]:
@@ -320,8 +320,8 @@ def from_table(
     constraints: Iterable[Any],
     gamma: float,
     initial: Any,
-    state_labels: Sequence[Hashable] | None,
-    action_labels: Sequence[Hashable] | None,
+    state_labels: Iterable[Hashable] | None,
+    action_labels: Iterable[Hashable] | None,
     absorbing: Any,
     unreachable: str,
     columns: Mapping[str, str] | None,
@@ -359,8 +359,8 @@ def objective_column(table: Table, reward: str | None, cost: str | None, constra
 def listed(
     table: Table,
     names: Sequence[str],
-    state_labels: Sequence[Hashable] | None,
-    action_labels: Sequence[Hashable] | None,
+    state_labels: Iterable[Hashable] | None,
+    action_labels: Iterable[Hashable] | None,
 ) -> Listing:
     """The rows of a table, with the columns `names` as their quantities."""
     for key in (*KEYS, *names):
@@ -374,3 +374,45 @@ def listed(
     return Listing(
         state, action, following, probability, quantities, state_count, action_count, states, actions, table.where
     )
+
+
+def to_columns(cmdp: CMDP) -> dict[str, Any]:
+    """The columns of a model: state, action, next_state, probability, reward or cost, and one per limit."""
+    names = ["reward" if cmdp.maximise else "cost", *cmdp.names]
+    taken = [name for i, name in enumerate(names) if name in (*KEYS, "probability", *names[:i])]
+    if taken:
+        raise ValueError(f"the limit {taken[0]!r} has the name of another column; rename the limit")
+    matrix = sp.csr_array(cmdp.transitions)
+    pair = np.repeat(np.arange(cmdp.pairs.count), np.diff(matrix.indptr))
+    tables = (cmdp.objective, *(c.values for c in cmdp.constraints))
+    return {
+        "state": _labelled(cmdp.pairs.state[pair], cmdp.state_labels),
+        "action": _labelled(cmdp.pairs.action[pair], cmdp.action_labels),
+        "next_state": _labelled(matrix.indices, cmdp.state_labels),
+        "probability": matrix.data.copy(),
+        **{name: np.asarray(table).ravel()[pair] for name, table in zip(names, tables, strict=True)},
+    }
+
+
+def _labelled(codes: Any, labels: Sequence[Hashable] | None) -> Any:
+    if labels is None:
+        return codes.astype(np.int64)
+    return np.fromiter(labels, dtype=object, count=len(labels))[codes]
+
+
+def to_table(cmdp: CMDP, path: PathLike | None) -> dict[str, Any] | None:
+    """See `CMDP.to_table`."""
+    columns = to_columns(cmdp)
+    if path is None:
+        return columns
+    write_csv(path, {name: column.tolist() for name, column in columns.items()})
+    return None
+
+
+def to_frame(cmdp: CMDP) -> Any:
+    """See `CMDP.to_frame`."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError("to_frame needs pandas: pip install 'cmdpkit[tables]'; to_table works without") from error
+    return pd.DataFrame(to_columns(cmdp))
