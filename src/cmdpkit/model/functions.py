@@ -18,6 +18,7 @@ from cmdpkit.model.listing import (
     assemble,
     indices_of,
     limit_columns,
+    limit_list,
     suggestion,
 )
 
@@ -94,9 +95,8 @@ def _initial_states(initial: Any) -> dict[Hashable, float]:
 
 def named_costs(constraints: Any) -> tuple[list[Any], list[str]]:
     """The limits, each with the name of its quantity as values, and these names in the order of the costs."""
-    limit_columns(constraints)  # checks that it is a list
     limits: list[Any] = []
-    for i, limit in enumerate(constraints):
+    for i, limit in enumerate(limit_list(constraints)):
         if isinstance(limit, Limit) and limit.values is None:
             limit = replace(limit, values=limit.name if limit.name is not None else f"constraint {i + 1}")
         if isinstance(limit, Limit) and not isinstance(limit.values, str):
@@ -215,8 +215,8 @@ def _costs_of(costs: Any, names: Sequence[str]) -> Any:
 
 def _bad_outcome(state: Any, action: Any, outcome: Any, problem: str = "") -> ValueError:
     return ValueError(
-        f"function({state!r}, {action!r}) returned {outcome!r} as an outcome; {problem + '; ' if problem else ''}an outcome "
-        "is (probability, next state, reward, costs), with a hashable next state, and costs as a tuple in the "
+        f"function({state!r}, {action!r}) returned {outcome!r} as an outcome; {problem + '; ' if problem else ''}an "
+        "outcome is (probability, next state, reward, costs), with a hashable next state, and costs as a tuple in the "
         "order of the limits or a dict by name"
     )
 

@@ -77,9 +77,20 @@ def _rows(table: Any, states: int) -> Iterator[Row]:
 
 
 def _ends(rows: list[Row], initial: StateArray) -> tuple[set[int], set[int]]:
-    """The states that are only entered when an episode ends, and those that are also entered when it goes on."""
+    """The states that are only entered when an episode ends, and those that are also entered when it goes on.
+
+    Only episodes from the initial states count: in Taxi, others pass through the states in which these end.
+    """
     ends = {row[2] for row in rows if row[5]}
-    entered = {row[2] for row in rows if not row[5] and row[0] not in ends} | set(np.flatnonzero(initial).tolist())
+    successors: dict[int, set[int]] = {}
+    for s, _, following, _, _, done in rows:
+        if not done:
+            successors.setdefault(s, set()).add(following)
+    entered: set[int] = set()
+    waiting = set(np.flatnonzero(initial).tolist())
+    while waiting:
+        entered |= waiting
+        waiting = set().union(*(successors.get(s, set()) for s in waiting)) - entered
     return ends - entered, ends & entered
 
 

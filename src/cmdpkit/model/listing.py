@@ -271,10 +271,14 @@ def _expected(column: Array, probability: Array, pair: IntArray, pairs: int) -> 
 # -- limits, initial states, reachability ------------------------------------------------------------------------------
 
 
-def named_limits(constraints: Any, quantities: Mapping[str, Array], noun: str = "column") -> list[Any]:
-    """The limits, with the quantity in place of its name; a limit without a name takes that of its quantity."""
+def limit_list(constraints: Any) -> list[Any]:
     if isinstance(constraints, Limit) or not isinstance(constraints, Iterable):
         raise TypeError(f"constraints must be a list: constraints=[AtMost(...)], not {type(constraints).__name__}")
+    return list(constraints)
+
+
+def named_limits(constraints: Any, quantities: Mapping[str, Array], noun: str = "column") -> list[Any]:
+    """The limits, with the quantity in place of its name; a limit without a name takes that of its quantity."""
     return [_named(limit, quantities, noun) for limit in constraints]
 
 
@@ -289,8 +293,6 @@ def _named(limit: Any, quantities: Mapping[str, Array], noun: str) -> Any:
 
 def limit_columns(constraints: Any) -> list[str]:
     """The names of the columns that limits refer to, each once."""
-    if isinstance(constraints, Limit) or not isinstance(constraints, Iterable):
-        raise TypeError(f"constraints must be a list: constraints=[AtMost(...)], not {type(constraints).__name__}")
     names = (getattr(limit, "values", None) for limit in constraints)
     return list(dict.fromkeys(name for name in names if isinstance(name, str)))
 

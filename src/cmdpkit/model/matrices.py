@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from cmdpkit.checks import Array, as_floats
 from cmdpkit.model.limits import Limit
+from cmdpkit.model.listing import limit_list
 
 if TYPE_CHECKING:
     from cmdpkit.model.cmdp import CMDP
@@ -31,7 +32,7 @@ def from_matrices(
         replace(limit, values=_table(limit.values, blocks, f"constraint {limit.name!r}"))
         if isinstance(limit, Limit)
         else limit
-        for limit in constraints
+        for limit in limit_list(constraints)
     ]
     if any(map(sp.issparse, blocks)):
         # Row a·S + s of the stacked matrices is row s·A + a of the model.
@@ -128,7 +129,7 @@ def from_quantecon(
     states, chosen = np.asarray(ddp.s_indices)[feasible], np.asarray(ddp.a_indices)[feasible]
     shape = (int(ddp.num_states), int(np.max(ddp.a_indices)) + 1)
     mask = sp.csr_array((np.ones(states.size, dtype=bool), (states, chosen)), shape=shape)
-    settings["constraints"] = [_at(limit, feasible) for limit in constraints]
+    settings["constraints"] = [_at(limit, feasible) for limit in limit_list(constraints)]
     return cls(ddp.Q[np.flatnonzero(feasible)], reward=reward[feasible], available=mask, **settings)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cmdpkit.checks import refreeze
-from cmdpkit.model.listing import Listing, Parts, assemble, indices_of, limit_columns, settled
+from cmdpkit.model.listing import Listing, Parts, assemble, indices_of, limit_columns, limit_list, settled
 from cmdpkit.model.tables import listed, objective_column, read_table
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def from_samples(
     columns: Mapping[str, str] | None,
 ) -> CMDP:
     """See `CMDP.from_samples`."""
-    constraints = list(constraints)
+    constraints = limit_list(constraints)
     table = read_table(source, columns)
     if "probability" in table.columns:
         raise ValueError(

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from cmdpkit.checks import Array
 from cmdpkit.files import PathLike, write_whole
-from cmdpkit.model.listing import Parts, initial_distribution, limit_columns, suggestion
+from cmdpkit.model.listing import Parts, initial_distribution, limit_columns, limit_list, suggestion
 
 if TYPE_CHECKING:
     from cmdpkit.model.cmdp import CMDP
@@ -33,7 +33,7 @@ def from_storm(
     constants: Any,
 ) -> CMDP:
     """See `CMDP.from_storm`."""
-    constraints = list(constraints)
+    constraints = limit_list(constraints)
     if (reward is None) == (cost is None):
         raise ValueError(
             "name the reward model to maximise as reward=, or the one to minimise as cost=: one of the two"
@@ -214,7 +214,7 @@ def to_drn(cmdp: CMDP, path: PathLike, initial: Any = None) -> None:
     matrix = sp.csr_array(cmdp.transitions)
     indptr, indices, data = matrix.indptr.tolist(), matrix.indices.tolist(), matrix.data.tolist()
     first, chosen = cmdp.pairs.first.tolist(), cmdp.pairs.action.tolist()
-    nothing = ", ".join("0" for _ in names)
+    nothing = ",".join("0" for _ in names)  # Storm rounds numbers that follow a space
     lines = [
         f"// written by cmdpkit; the discount factor {cmdp.gamma!r} and the limits are not part of the format",
         *(f"// {c.name} {c.symbol} {c.limit!r}{' per step' if c.per_step else ''}" for c in cmdp.constraints),
@@ -234,7 +234,7 @@ def to_drn(cmdp: CMDP, path: PathLike, initial: Any = None) -> None:
         if cmdp.state_labels is not None:
             lines.append("//" + repr(cmdp.state_labels[s]).replace("\n", " "))
         for pair in range(first[s], first[s + 1]):
-            lines.append(f"\taction {actions[chosen[pair]]} [{', '.join(repr(table[pair]) for table in tables)}]")
+            lines.append(f"\taction {actions[chosen[pair]]} [{','.join(repr(table[pair]) for table in tables)}]")
             lines += [f"\t\t{indices[k]} : {data[k]!r}" for k in range(indptr[pair], indptr[pair + 1])]
     write_whole(path, lambda file: file.write(("\n".join(lines) + "\n").encode()))
 

@@ -23,6 +23,7 @@ from cmdpkit.model.listing import (
     assemble,
     indices_of,
     limit_columns,
+    limit_list,
     settled,
     some,
     suggestion,
@@ -165,7 +166,7 @@ def _large_csv(path: PathLike) -> dict[str, Any]:
     with open(path, newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, skipinitialspace=True)
         names = _header(path, next(reader, []))
-        sample = [line for line, _ in zip(reader, range(100), strict=False)]
+        sample = [line for line, _ in zip(reader, range(100), strict=False) if line]
     settings: dict[str, Any] = {
         "header": 0,
         "names": names,
@@ -327,8 +328,9 @@ def from_table(
     columns: Mapping[str, str] | None,
 ) -> CMDP:
     """See `CMDP.from_table`."""
-    constraints = list(constraints)
+    constraints = limit_list(constraints)
     table = read_table(source, columns)
+    table.column("probability")  # a log without it is for from_samples
     objective, maximise = objective_column(table, reward, cost, constraints)
     listing = listed(table, [objective, *limit_columns(constraints)], state_labels, action_labels)
     ends = indices_of(absorbing, listing.state_labels, listing.states, "absorbing")
