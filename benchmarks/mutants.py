@@ -400,6 +400,8 @@ MUTANTS: list[Mutant] = [
         "evaluation/patience.py",
         "interrupts",
         ("_STOP.reset(token)", "None", "a caller's stop is never forgotten"),
+        ("_LATE.reset(token)", "None", "a caller's hurry is never forgotten"),
+        ("now - self._since >= self._grace", "False", "no iteration ends early"),
     ),
     *of(
         "exact/least_squares.py",
@@ -831,8 +833,8 @@ MUTANTS: list[Mutant] = [
         ("residual + (terms * EPS + slack)[:, None] * size", "residual", "the rounding of the residual is forgotten"),
         ("policy.weights @ values, policy", "values.mean(axis=0), policy", "a mixture has equal parts"),
         (
-            "np.zeros(cmdp.num_constraints), np.inf)",
-            "np.zeros(cmdp.num_constraints), 0.0)",
+            "np.zeros(cmdp.num_constraints), np.inf, plan)",
+            "np.zeros(cmdp.num_constraints), 0.0, plan)",
             "an infeasible model has a bound",
         ),
         ("(excess / cmdp.tolerance_scales).max(initial=0.0)", "excess.max(initial=0.0)", "violations are not relative"),
