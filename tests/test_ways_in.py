@@ -128,7 +128,7 @@ def test_both_readers_of_csv_files_agree(tmp_path, monkeypatch, large):
 def test_plain_csv_needs_no_pandas(tmp_path, monkeypatch):
     path = written(tmp_path)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    monkeypatch.setattr(tables.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr(tables, "SMALL_FILE", 0)
     cmdp = from_table(path)
     assert_same(cmdp, by_hand())

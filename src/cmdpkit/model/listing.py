@@ -127,7 +127,9 @@ def assemble(
     """
     listing = _with_loops(listing, absorbing)
     _check_numbers(listing)
-    keys, pair = _numbered(listing.state * listing.actions + listing.action, listing.states * listing.actions)
+    keys, pair = _numbered(
+        listing.state.astype(np.int64) * listing.actions + listing.action, listing.states * listing.actions
+    )
     _check_sums(listing, pair, keys.size, remedy)
     places = (listing.probability, (pair, listing.following))
     matrix = sp.coo_array(places, shape=(keys.size, listing.states)).tocsr()  # adds duplicates

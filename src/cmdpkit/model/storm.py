@@ -179,14 +179,15 @@ def _state_labels(model: Any) -> tuple[str, ...] | None:
     if not model.has_state_valuations():
         return None
     valuations = model.state_valuations
-    variables = list(valuations.get_all_variables())
+    # Rewards of JANI files are variables as well, of real numbers
+    variables = [v for v in valuations.get_all_variables() if v.has_integer_type() or v.has_boolean_type()]
     columns = [[str(value) for value in valuations.get_values_states(variable)] for variable in variables]
     names = [variable.name for variable in variables]
     labels = tuple(
         ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
         for values in zip(*columns, strict=True)
     )
-    return labels if len(set(labels)) == model.nr_states else None
+    return labels if len(set(labels)) == len(labels) == model.nr_states else None
 
 
 def _initial(model: Any) -> int:
