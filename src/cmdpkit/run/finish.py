@@ -12,6 +12,7 @@ import numpy as np
 
 from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.certificates.checker import certificate_of, refutation
+from cmdpkit.certificates.prover import best_bound
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.patience import Stopped, until
 from cmdpkit.exact.columns import ColumnSearch
@@ -74,8 +75,8 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget) -> Out
         certificate = _certificate(search, policy)
     if status is None and search.farkas is None:
         # Nothing could be improved any more, and `tol` was still not proved: rounding is in the way
-        certificate, proved = _polished(search, policy, certificate, tol)
-        status = Status.OPTIMAL if proved else Status.NUMERICAL_ERROR
+        policy, certificate = _polished(search, policy, certificate, tol)
+        status = Status.OPTIMAL if certificate.optimal(tol) else Status.NUMERICAL_ERROR
     assert status is not None
     return Outcome(status, policy, certificate, _history(rows), search.oracle_calls)
 
@@ -139,12 +140,18 @@ def _certificate(search: ColumnSearch, policy: TabularPolicy) -> Certificate:
 
 def _polished(
     search: ColumnSearch, policy: TabularPolicy, certificate: Certificate, tol: float
-) -> tuple[Certificate, bool]:
-    """The certificate with a bound whose rounding errors are counted state by state."""
-    bound = polished_bound(search.cmdp, np.append(1.0, search.multipliers), search.stop)
+) -> tuple[TabularPolicy, Certificate]:
+    """With a bound whose rounding errors are counted state by state and, if need be, a policy that comes to meet it."""
+    cmdp, multipliers = search.cmdp, search.multipliers
+    bound = max(search.bound, polished_bound(cmdp, np.append(1.0, multipliers), search.stop))
     if bound > search.bound:
-        certificate = certificate_of(search.cmdp, policy, search.multipliers, bound, search.plan)
-    return certificate, certificate.optimal(tol)
+        certificate = certificate_of(cmdp, policy, multipliers, bound, search.plan)
+    if certificate.optimal(tol) or not cmdp.num_constraints:
+        return policy, certificate
+    search.meet(bound)
+    halfway = search.policy()
+    met = certificate_of(cmdp, halfway, multipliers, bound, search.plan)
+    return (halfway, met) if _merit(met, tol) < _merit(certificate, tol) else (policy, certificate)
 
 
 def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
@@ -157,6 +164,8 @@ def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
         policy, certificate = _refuted_by_lp(cmdp, policy, budget)
     if certificate is None:
         certificate = certificate_of(cmdp, policy, multipliers, _bound(cmdp, multipliers, budget))
+        if solution.feasible and not certificate.optimal(tol):
+            certificate = _with_own_prices(cmdp, policy, certificate, tol, budget)
     if certificate.infeasibility is not None:
         status = Status.INFEASIBLE
     elif certificate.optimal(tol):  # whatever HiGHS thinks of it
@@ -170,6 +179,21 @@ def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
     budget.tell(news)
     history = _history([tuple(np.copy(getattr(news, name)) for name in COLUMNS)])
     return Outcome(status, policy, certificate, history, solution.iterations, note=note)
+
+
+def _with_own_prices(
+    cmdp: CMDP, policy: TabularPolicy, certificate: Certificate, tol: float, budget: Budget
+) -> Certificate:
+    """HiGHS's prices are exact to its tolerance only; on a small model better ones may prove the same policy."""
+    if cmdp.pairs.count > LARGE:
+        return certificate
+    with contextlib.suppress(Stopped), until(budget.exhausted):
+        search = best_bound(cmdp, stop=budget.exhausted)
+        weights = np.append(1.0, search.multipliers)
+        bound = max(search.bound, polished_bound(cmdp, weights, budget.exhausted))
+        better = certificate_of(cmdp, policy, search.multipliers, bound)
+        return min(certificate, better, key=lambda one: _merit(one, tol))
+    return certificate
 
 
 def _bound(cmdp: CMDP, multipliers: Array, budget: Budget) -> float:
