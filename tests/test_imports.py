@@ -22,6 +22,7 @@ ROOMS = [
     ["run"],
     ["report"],
     ["solver", "training", "problems"],
+    ["insight"],
     ["experiments"],
     ["cli"],
     ["__main__", ""],
@@ -111,7 +112,7 @@ def test_no_module_imports_itself_in_a_circle():
         ("torch", ("learners.neural", "training")),
         ("rich", ("report", "cli.common", "experiments")),
         ("click", ("cli",)),
-        ("matplotlib", ("experiments",)),
+        ("matplotlib", ("experiments", "insight.plots")),
         ("gymnasium", ("envs", "experiments.tasks")),
     ],
 )

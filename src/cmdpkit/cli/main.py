@@ -7,7 +7,7 @@ import sys
 import click
 
 from cmdpkit import __version__
-from cmdpkit.cli import reproducing, showing, solving, training
+from cmdpkit.cli import insight, reproducing, showing, solving, training
 from cmdpkit.cli.common import BAD_INPUT, LIMIT_REACHED
 
 
@@ -25,6 +25,8 @@ for _command in (
     solving.certify,
     solving.problems,
     showing.show_file,
+    insight.frontier,
+    insight.diagnose,
     reproducing.reproduce,
     training.train,
     training.evaluate,

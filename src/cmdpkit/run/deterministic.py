@@ -20,6 +20,7 @@ from cmdpkit.policy import TabularPolicy
 from cmdpkit.run.budget import Budget
 from cmdpkit.run.finish import solve_by_columns, with_others_behind
 from cmdpkit.run.outcome import Outcome
+from cmdpkit.run.start import Start
 from cmdpkit.run.status import Status
 
 BEST = "HiGHS's branch and bound finds no better deterministic policy; the certificate's bound holds for all policies."
@@ -42,9 +43,9 @@ def refuse_large(cmdp: CMDP) -> None:
         )
 
 
-def solve_deterministic(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
+def solve_deterministic(cmdp: CMDP, tol: float, budget: Budget, start: Start | None = None) -> Outcome:
     """The best deterministic policy, or the statement that none meets the limits."""
-    relaxed = with_others_behind(cmdp, solve_by_columns(cmdp, "auto", tol, budget), tol, budget)
+    relaxed = with_others_behind(cmdp, solve_by_columns(cmdp, "auto", tol, budget, start), tol, budget)
     if relaxed.status is Status.INFEASIBLE:
         return relaxed
     if relaxed.status is Status.OPTIMAL and cmdp.pairs.max(relaxed.policy.pi).min() == 1.0:

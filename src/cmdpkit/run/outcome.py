@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cmdpkit.certificates.certificate import Certificate
+from cmdpkit.exact.memory import Memory
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.run.history import History
 from cmdpkit.run.status import Status
@@ -24,3 +25,4 @@ class Outcome:
     note: str = ""
     message: str = ""  # in place of the status's advice
     deterministic_bound: float | None = None  # on V_0 of deterministic policies, in the internal sign convention
+    memory: Memory | None = None
