@@ -31,6 +31,9 @@ DIRECT_STATES = 40
 SPARE = 1
 """Elsewhere so many more states than limits are, and the others are rounded first."""
 
+ROUGH = 1e-4
+"""States are rounded with advantages that are exact to this part of the costs: it is of second order anyway."""
+
 NEVER = 1e-14
 """States with a smaller part of all visits than this count as never visited."""
 
@@ -63,8 +66,8 @@ def least_randomised(
         system, target = _system(cmdp, pi, plan), None
         at_most = DIRECT_STATES if plan.is_direct else m + SPARE
         if _randomised(cmdp, pi).size > at_most:
-            guess = _values(system, pi, accuracy, guess)
-            target = np.asarray(cmdp.initial @ guess)[1:] - cmdp.offsets
+            target = visits @ pairs.expect(pairs.like(pi), cmdp.costs[1:]) - cmdp.offsets
+            guess = _values(system, pi, np.maximum(accuracy, ROUGH * cmdp.cost_sizes), guess)
             _round_most(cmdp, pi, visits, guess, at_most)
             system = _system(cmdp, pi, plan)
         if not _walk_to_vertex(system, pi, accuracy, guess, target):
