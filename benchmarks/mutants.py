@@ -523,7 +523,7 @@ MUTANTS: list[Mutant] = [
     *of(
         "draws.py",
         "tables",
-        ("np.flatnonzero(flat > 0.0)", "np.flatnonzero(flat >= 0.0)", "what has probability zero may be drawn"),
+        ("self.first[flat[part] + 1] - 1", "self.first[flat[part] + 1]", "actions of the next state may be drawn"),
         ("self.cumulative[at] += self.cumulative[at - 1]", "pass", "probabilities are not summed"),
         ("if self._whole or _is_known", "if _is_known", "labels that are numbers are read as numbers"),
     ),
