@@ -95,7 +95,8 @@ def flow(cmdp: CMDP) -> tuple[Any, Any]:
     """(S, N) matrices: Σ_a x(s', a), and Σ_a x(s', a) − γ Σ_{s,a} P(s'|s, a) x(s, a)."""
     pairs = cmdp.pairs.count
     leave = sp.csr_array((np.ones(pairs), np.arange(pairs), cmdp.pairs.first), shape=(cmdp.states, pairs))
-    return leave, leave - cmdp.gamma * sp.csr_array(cmdp.transitions).T
+    balance = leave - cmdp.gamma * sp.csr_array(cmdp.transitions).T
+    return leave, balance
 
 
 def _highs(
