@@ -17,7 +17,7 @@ AnyPolicy = TabularPolicy | MixturePolicy
 
 
 def certificate_of(cmdp: CMDP, policy: AnyPolicy, multipliers: Array, bound: float) -> Certificate:
-    """The certificate of `policy`, given a proved lower bound on V_0 over the feasible policies."""
+    """The certificate of `policy`, given a proved lower bound on V_0 over the feasible policies, and its row prices."""
     values, errors = values_with_errors(cmdp, policy)
     v_0, v = float(values[0]), values[1:] - cmdp.offsets
     # |V_0 − bound| at the end of the error interval that is farther away
@@ -28,17 +28,18 @@ def certificate_of(cmdp: CMDP, policy: AnyPolicy, multipliers: Array, bound: flo
         bound=cmdp.user_objective(float(bound)),
         gap=float(gap),
         violation=float((excess / cmdp.tolerance_scales).max(initial=0.0)),
-        constraint_values=cmdp.signs * values[1:] + 0.0,
+        constraint_values=cmdp.stated(cmdp.signs * values[1:]) + 0.0,
         violations=cmdp.violations(v),
-        multipliers=np.array(multipliers, dtype=float),  # a copy: what is proved must not change afterwards
+        multipliers=np.array(cmdp.stated_prices(multipliers), dtype=float),  # a copy: what is proved must not change
         accuracy=float((errors / np.append(max(1.0, abs(v_0)), cmdp.tolerance_scales)).max()),
     )
 
 
 def refutation(cmdp: CMDP, policy: AnyPolicy, farkas: Array, margin: float) -> Certificate:
     """The certificate of any policy on a model whose limits cannot be met."""
-    plain = certificate_of(cmdp, policy, np.zeros(cmdp.num_constraints), np.inf)
-    return replace(plain, infeasibility=np.array(farkas, dtype=float), infeasibility_margin=margin)
+    plain = certificate_of(cmdp, policy, np.zeros(cmdp.num_rows), np.inf)
+    y = np.array(cmdp.stated_prices(farkas), dtype=float)
+    return replace(plain, infeasibility=y, infeasibility_margin=margin)
 
 
 def values_with_errors(cmdp: CMDP, policy: AnyPolicy) -> tuple[Array, Array]:

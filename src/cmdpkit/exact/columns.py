@@ -93,8 +93,8 @@ class ColumnSearch:
 
     def __post_init__(self) -> None:
         cmdp = self.cmdp
-        self.multipliers = np.zeros(cmdp.num_constraints)
-        self.relaxation = np.zeros(cmdp.num_constraints)
+        self.multipliers = np.zeros(cmdp.num_rows)
+        self.relaxation = np.zeros(cmdp.num_rows)
         # Rows of the master are scaled by what a policy can change in them at most.
         magnitude = cmdp.cost_sizes / (1.0 - cmdp.gamma)
         spans = cmdp.spans / (1.0 - cmdp.gamma)
@@ -142,10 +142,10 @@ class ColumnSearch:
 
         `stuck` says that the answer cannot be improved; a caller that continues is given relaxed limits.
         """
-        first = FIRST_GAP * float(self.scales[0]) if self.cmdp.num_constraints else 0.0
+        first = FIRST_GAP * float(self.scales[0]) if self.cmdp.num_rows else 0.0
         self.ask_bound(self.multipliers if start is None else start, gap=first)
         self._price()
-        self.stuck = not self.cmdp.num_constraints
+        self.stuck = not self.cmdp.num_rows
         yield self
         while not self.stuck or self._relax():
             yield from self._newton()
@@ -245,7 +245,7 @@ class ColumnSearch:
 
     def _relax(self) -> bool:
         """Limits that are met only up to rounding may hide the answer: allow half of `tol` in each, once."""
-        if self.tol == 0.0 or self.relaxation.any() or not self.cmdp.num_constraints:
+        if self.tol == 0.0 or self.relaxation.any() or not self.cmdp.num_rows:
             return False
         self.relaxation = 0.5 * self.tol * self.cmdp.fine_scales[1:] / self.scales[1:]
         self.stuck = not self._price()
@@ -283,13 +283,13 @@ class ColumnSearch:
 
     def _settle(self, worst: float) -> None:
         """Neither met nor refuted together: a single limit may be refuted, else they touch what is possible."""
-        for i, single in enumerate(np.eye(self.cmdp.num_constraints)):
+        for i, single in enumerate(np.eye(self.cmdp.num_rows)):
             answer = self._ask(np.append(0.0, single))
             self.add(answer.choice, answer.values)
             if answer.bound > 0.0:
                 self.farkas, self.farkas_margin = np.eye(len(single))[i], answer.bound
                 return
-        self.relaxation = np.full(self.cmdp.num_constraints, worst)
+        self.relaxation = np.full(self.cmdp.num_rows, worst)
 
     def _scaled_rows(self) -> Array:
         return np.array(self.values).T[1:] / self.scales[1:, None]

@@ -6,7 +6,7 @@ convention, that of the paper (eq. cmdp):
     minimise V_0(π)  subject to  V_i(π) ≤ 0,  i = 1..m
 
 with V_0 = V_cost (or −V_reward), and V_i = value − limit for `AtMost`, limit − value for `AtLeast`, all in the
-user's units.
+user's units. `Equal` and `Between` are one of each.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cmdpkit.checks import (
     refreeze,
 )
 from cmdpkit.files import PathLike, load_arrays, save_arrays
-from cmdpkit.model.limits import AtLeast, AtMost, Limit, check_limits
+from cmdpkit.model.limits import AtLeast, AtMost, Between, Equal, Limit, OneSided, check_limits
 from cmdpkit.model.pairs import Label, Pairs, check_available, check_labels, check_table, initial_state
 from cmdpkit.model.problem import Problem
 
@@ -54,13 +54,16 @@ class CMDP(Problem):
         reward: (S, A) array whose discounted sum is maximised; or
         cost: (S, A) array whose discounted sum is minimised. Give exactly one of the two. Also (S,), the same for all
             actions; (S, A, S), which may depend on the next state; or (N,), one number per available pair.
-        constraints: any number of `AtMost` and `AtLeast`, with values of the same shapes.
+        constraints: any number of `AtMost`, `AtLeast`, `Equal` and `Between`, with values of the same shapes.
         gamma: the discount factor, in [0, 1).
         initial: distribution of the initial state, as (S,) or {state: probability}, or a single state; uniform by
             default.
         available: (S, A) booleans, or a scipy.sparse (S, A) matrix whose stored entries are the available pairs. What
             the other arrays hold at a missing pair does not matter. All are available by default.
         state_labels, action_labels: what states and actions are called: strings, tuples, anything hashable.
+        objective_name: what the objective is called in reports and files.
+        objective_per_step: state the objective per step, as (1 − γ) times its discounted sum. The optimal policies are
+            the same; objective, bound and shadow prices are multiplied by 1 − γ, and `tol` is relative to them.
 
     Example:
         Work pays 1 but wears the machine; at most 2 units of wear are allowed (discounted).
@@ -87,6 +90,8 @@ class CMDP(Problem):
         available: Any = None,
         state_labels: Iterable[Label] | None = None,
         action_labels: Iterable[Label] | None = None,
+        objective_name: str | None = None,
+        objective_per_step: bool = False,
     ) -> None:
         if (reward is None) == (cost is None):
             given = "both were" if reward is not None else "neither was"
@@ -101,12 +106,13 @@ class CMDP(Problem):
         self.objective: PairTable = check_table(table, self.pairs, self.transitions, kind)
         self.constraints = _check_constraints(constraints, self.pairs, self.transitions)
         self.initial: StateArray = check_initial(initial_state(initial, self.pairs), self.states)
+        self._set_objective(objective_name, objective_per_step)
         self._set_units()
-        # Internal sign convention: costs (m + 1, N) with V_i = ⟨costs_i⟩ − offset_i
-        tables = np.stack([self.objective, *(np.asarray(c.values) for c in self.constraints)])
-        self.costs: CostTable = freeze(self.units[:, None] * tables.reshape(self.num_constraints + 1, -1))
+        # Internal sign convention: costs (rows + 1, N) with V_i = ⟨costs_i⟩ − offset_i
+        tables = np.stack([self.objective, *(np.asarray(c.values) for c in self.rows)])
+        self.costs: CostTable = freeze(self.units[:, None] * tables.reshape(self.num_rows + 1, -1))
         self.cost_sizes: CostArray = freeze(np.maximum(self.costs.max(axis=1), -self.costs.min(axis=1)))  # max |c_i|
-        # max − min of each of the m + 1 costs over all (s, a): how much a single step can matter
+        # max − min of each of these costs over all (s, a): how much a single step can matter
         self.spans: CostArray = freeze(np.ptp(self.costs, axis=1))
         self._check_range()
         self._frozen = True
@@ -145,7 +151,7 @@ class CMDP(Problem):
 
     @property
     def fine_scales(self) -> CostArray:
-        """(m + 1,) what `tol` is relative to in solvers: as the user's definition, but no coarser than the costs.
+        """(rows + 1,) what `tol` is relative to in solvers: as the user's definition, but no coarser than the costs.
 
         Costs of size 1e-6 would otherwise be solved only to the absolute accuracy `tol`.
         """
@@ -156,11 +162,11 @@ class CMDP(Problem):
         return max(abs(objective), float(self.fine_scales[0]))
 
     def tightened(self, margin: float | ConstraintArray) -> CMDP:
-        """The model of eq. cmdp_zero: every limit moved inwards by `margin`, one number or one per constraint."""
-        margins = np.broadcast_to(np.asarray(margin, dtype=float), (self.num_constraints,))
+        """The model of eq. cmdp_zero: every row moved inwards by `margin`, one number or one per row."""
+        margins = np.broadcast_to(np.asarray(margin, dtype=float), (self.num_rows,))
         moved = [
-            type(c)(c.values, c.limit - c.sign * float(delta), c.name, c.per_step)
-            for c, delta in zip(self.constraints, margins, strict=True)
+            replace(row, limit=row.limit - row.sign * float(delta), name=name)
+            for row, delta, name in zip(self.rows, margins, _distinct(self.rows), strict=True)
         ]
         return self._with(self.objective, moved)
 
@@ -171,21 +177,22 @@ class CMDP(Problem):
         return bool(sizes.size and (sizes.min() < 1.0 / LARGEST_RATIO or sizes.max() > LARGEST_RATIO))
 
     def balanced(self) -> tuple[CMDP, Any]:
-        """The same model with every cost divided by a power of two near its size, and those powers (m + 1,).
+        """The same model with every cost divided by a power of two near its size, and those powers (rows + 1,).
 
-        Policies are the same, values are divided exactly. A cost and its limit share the power.
+        Policies are the same, values are divided exactly. A cost and its limits share the power.
         """
         tables = [self.objective, *(np.asarray(c.values) for c in self.constraints)]
         sizes = np.array([np.abs(table).max() for table in tables])
         # A limit may be larger than its cost, but not by so much that quotients overflow
-        sizes[1:] = np.maximum(sizes[1:], np.abs(self.limits) / LARGEST_RATIO)
+        limits = [max(abs(row.limit) for row in c.sides()) for c in self.constraints]
+        sizes[1:] = np.maximum(sizes[1:], np.array(limits) / LARGEST_RATIO)
         exponents = np.where(sizes > 0.0, np.frexp(np.where(sizes > 0.0, sizes, 1.0))[1], 0)
         even = [np.ldexp(table, -exponent) for table, exponent in zip(tables, exponents, strict=True)]
-        limits = [
-            type(c)(table, float(np.ldexp(c.limit, -exponent)), c.name, c.per_step)
+        scaled = [
+            c.scaled(table, -int(exponent))
             for c, table, exponent in zip(self.constraints, even[1:], exponents[1:], strict=True)
         ]
-        return self._with(even[0], limits), exponents
+        return self._with(even[0], scaled), np.append(exponents[0], exponents[1:][self.owners])
 
     def _with(self, objective: PairTable, constraints: Iterable[Limit]) -> CMDP:
         """The same model with another objective, of the same sense, and other constraints."""
@@ -201,6 +208,8 @@ class CMDP(Problem):
             available=None if pairs.is_full else pairs.sparse_mask,
             state_labels=pairs.state_labels,
             action_labels=pairs.action_labels,
+            objective_name=self.objective_name,
+            objective_per_step=self.objective_per_step,
             **settings,
         )
 
@@ -208,19 +217,20 @@ class CMDP(Problem):
 
     def save(self, path: PathLike) -> None:
         """Write the model to an `.npz` file, atomically and without pickle."""
-        named = self.pairs.arrays()
+        named, more = self.pairs.arrays(), self._extras()
         arrays: dict[str, Any] = {
-            "version": np.array(2 if named else 1),
+            "version": np.array(3 if more else 2 if named else 1),
             "gamma": np.array(self.gamma),
             "initial": self.initial,
             "maximise": np.array(self.maximise),
             "objective": self.objective,
             "values": np.array([c.values for c in self.constraints]).reshape(-1, *self.pairs.shape),
-            "limits": self.limits,
-            "at_least": self.signs < 0,
+            "limits": self.stated(self.limits),
+            "at_least": self.stated(self.signs) < 0,
             "per_step": np.array([c.per_step for c in self.constraints], dtype=bool),
             "names": np.array(self.names, dtype=str),
             **named,
+            **more,
         }
         if sp.issparse(self.transitions):
             matrix = self.transitions
@@ -228,6 +238,19 @@ class CMDP(Problem):
         else:
             arrays["transitions"] = self.transitions
         save_arrays(path, "cmdpkit model", arrays)
+
+    def _extras(self) -> dict[str, Any]:
+        """For files: what models had not at first."""
+        extras: dict[str, Any] = {}
+        if self.objective_name is not None:
+            extras["objective_name"] = np.array(self.objective_name)
+        if self.objective_per_step:
+            extras["objective_per_step"] = np.array(True)
+        if self.num_rows > self.num_constraints:
+            # The least value allowed where it is not what `at_least` says; `limits` are then the largest ones.
+            lows = [c.ends[0] if isinstance(c, (Equal, Between)) else np.nan for c in self.constraints]
+            extras["lows"] = np.array(lows)
+        return extras
 
     @classmethod
     def load(cls, path: PathLike) -> CMDP:
@@ -242,8 +265,8 @@ class CMDP(Problem):
 
     @classmethod
     def _from_arrays(cls, arrays: dict[str, Any]) -> CMDP:
-        if int(arrays["version"]) not in (1, 2):
-            raise ValueError(f"its format version is {arrays['version']}, this cmdpkit reads versions 1 and 2")
+        if int(arrays["version"]) not in (1, 2, 3):
+            raise ValueError(f"its format version is {arrays['version']}, this cmdpkit reads versions 1 to 3")
         objective = arrays["objective"]
         states = arrays["pair_first"].size - 1 if "pair_first" in arrays else len(objective)
         pairs = Pairs.from_arrays(arrays, states, objective.shape[-1])
@@ -256,11 +279,9 @@ class CMDP(Problem):
             parts = (arrays["data"], arrays["indices"], arrays["indptr"])
             transitions = sp.csr_array(parts, shape=(pairs.count, states))
             transitions.check_format(full_check=True)
-        columns = ("values", "limits", "names", "at_least", "per_step")
-        constraints = [
-            (AtLeast if at_least else AtMost)(values, float(limit), name=str(name), per_step=bool(per_step))
-            for values, limit, name, at_least, per_step in zip(*(arrays[c] for c in columns), strict=True)
-        ]
+        columns = [arrays[name] for name in ("values", "limits", "names", "at_least", "per_step")]
+        lows = arrays.get("lows", np.full(len(arrays["limits"]), np.nan))
+        constraints = [_limit_from(*row) for row in zip(lows, *columns, strict=True)]
         kind = "reward" if arrays["maximise"] else "cost"
         return cls(
             transitions,
@@ -270,8 +291,24 @@ class CMDP(Problem):
             available=None if pairs.is_full else pairs.sparse_mask,
             state_labels=pairs.state_labels,
             action_labels=pairs.action_labels,
+            objective_name=str(arrays["objective_name"]) if "objective_name" in arrays else None,
+            objective_per_step=bool(arrays.get("objective_per_step", False)),
             **{kind: objective},
         )
+
+
+def _limit_from(low: Any, values: Any, limit: Any, name: Any, at_least: Any, per_step: Any) -> Limit:
+    """A limit as `CMDP.save` writes it."""
+    rest: dict[str, Any] = {"name": str(name), "per_step": bool(per_step)}
+    if np.isnan(low):
+        return (AtLeast if at_least else AtMost)(values, float(limit), **rest)
+    return Equal(values, float(limit), **rest) if low == limit else Between(values, float(low), float(limit), **rest)
+
+
+def _distinct(rows: tuple[OneSided, ...]) -> list[str]:
+    """Names of rows as constraints of their own: those of two sides must differ."""
+    names = [str(row.name) for row in rows]
+    return [f"{name} {row.symbol}" if names.count(name) > 1 else name for name, row in zip(names, rows, strict=True)]
 
 
 def check_model(cmdp: Any) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,18 +15,75 @@ from cmdpkit.checks import check_number
 
 @dataclass(frozen=True, eq=False)
 class Limit:
-    """A limit on the expected discounted sum of `values` (S, A); see `AtMost` and `AtLeast`."""
+    """A limit on the expected discounted sum of `values` (S, A): `AtMost`, `AtLeast`, `Equal` or `Between`.
+
+    With `per_step=True` it bounds (1 − γ) times that sum: the average per step, weighted by the discount.
+    """
 
     values: ArrayLike | None  # None only for a simulator, which computes them itself
+
+    if TYPE_CHECKING:  # fields of all of them, after the numbers of the limit
+
+        @property
+        def name(self) -> str | None: ...
+        @property
+        def per_step(self) -> bool: ...
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The least and the largest value allowed, −∞ or ∞ where there is none."""
+        raise NotImplementedError
+
+    @property
+    def symbol(self) -> str:
+        """The sense, as shown in tables."""
+        raise NotImplementedError
+
+    @property
+    def bound(self) -> float | list[float]:
+        """The number that was stated, or the two of `Between`, as plain data."""
+        raise NotImplementedError
+
+    def sides(self) -> tuple[OneSided, ...]:
+        """The one-sided limits that say the same: solvers know no others."""
+        raise NotImplementedError
+
+    def scaled(self, values: ArrayLike, exponent: int) -> Limit:
+        """The limit times 2^exponent, on a table that was multiplied by as much."""
+        raise NotImplementedError
+
+    def slack(self, value: float) -> float:
+        """The distance of a value from the nearer end; negative where it lies outside."""
+        low, high = self.ends
+        return min(high - value, value - low)
+
+    def __str__(self) -> str:
+        bound = self.bound
+        return f"{self.symbol} {bound:.6g}" if isinstance(bound, float) else f"{bound[0]:.6g} to {bound[1]:.6g}"
+
+
+@dataclass(frozen=True, eq=False)
+class OneSided(Limit):
+    """Base of `AtMost` and `AtLeast`."""
+
     limit: float
     name: str | None = None
     per_step: bool = False
 
     sign: ClassVar[float]  # +1 where more is worse, −1 where less is worse
-    symbol: ClassVar[str]
+
+    @property
+    def bound(self) -> float:
+        return self.limit
+
+    def sides(self) -> tuple[OneSided, ...]:
+        return (self,)
+
+    def scaled(self, values: ArrayLike, exponent: int) -> OneSided:
+        return replace(self, values=values, limit=math.ldexp(self.limit, exponent))
 
 
-class AtMost(Limit):
+class AtMost(OneSided):
     """The expected discounted sum of `values` must not exceed `limit`.
 
     With `per_step=True` the limit bounds (1 − γ) times that sum: the average per step, weighted by the discount.
@@ -34,12 +92,85 @@ class AtMost(Limit):
     sign = 1.0
     symbol = "<="
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        return -math.inf, self.limit
 
-class AtLeast(Limit):
+
+class AtLeast(OneSided):
     """The expected discounted sum of `values` must reach `limit`. See `AtMost` for `per_step`."""
 
     sign = -1.0
     symbol = ">="
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        return self.limit, math.inf
+
+
+@dataclass(frozen=True, eq=False)
+class Equal(Limit):
+    """The expected discounted sum of `values` must equal `limit`, to `tol`. See `AtMost` for `per_step`.
+
+    Its shadow price is positive where the optimum would rather have more, negative where it would rather have less.
+    """
+
+    limit: float
+    name: str | None = None
+    per_step: bool = False
+
+    symbol = "=="
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        return self.limit, self.limit
+
+    @property
+    def bound(self) -> float:
+        return self.limit
+
+    def sides(self) -> tuple[OneSided, ...]:
+        return _both_sides(self)
+
+    def scaled(self, values: ArrayLike, exponent: int) -> Equal:
+        return replace(self, values=values, limit=math.ldexp(self.limit, exponent))
+
+
+@dataclass(frozen=True, eq=False)
+class Between(Limit):
+    """The expected discounted sum of `values` must lie between `low` and `high`. See `AtMost` for `per_step`.
+
+    Its shadow price is positive where `high` binds, negative where `low` does.
+    """
+
+    low: float
+    high: float
+    name: str | None = None
+    per_step: bool = False
+
+    symbol = "between"
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        return self.low, self.high
+
+    @property
+    def bound(self) -> list[float]:
+        return [self.low, self.high]
+
+    def sides(self) -> tuple[OneSided, ...]:
+        return _both_sides(self)
+
+    def scaled(self, values: ArrayLike, exponent: int) -> Limit:
+        low, high = (math.ldexp(end, exponent) for end in self.ends)
+        if low == high:  # both are so small that they are the same there
+            return Equal(values, low, self.name, self.per_step)
+        return replace(self, values=values, low=low, high=high)
+
+
+def _both_sides(limit: Limit) -> tuple[OneSided, ...]:
+    low, high = limit.ends
+    return tuple(side(limit.values, end, limit.name, limit.per_step) for side, end in ((AtMost, high), (AtLeast, low)))
 
 
 def check_limits(constraints: Any) -> tuple[Limit, ...]:
@@ -48,17 +179,30 @@ def check_limits(constraints: Any) -> tuple[Limit, ...]:
         raise TypeError(f"constraints must be a list: constraints=[AtMost(...)], not {type(constraints).__name__}")
     checked: list[Limit] = []
     for i, constraint in enumerate(constraints):
-        if not isinstance(constraint, (AtMost, AtLeast)):
-            raise TypeError(f"constraint {i} is a {type(constraint).__name__}; use cmdpkit.AtMost or cmdpkit.AtLeast")
+        if not isinstance(constraint, (AtMost, AtLeast, Equal, Between)):
+            what = f"constraint {i} is a {type(constraint).__name__}"
+            raise TypeError(f"{what}; use cmdpkit.AtMost, AtLeast, Equal or Between")
         name = constraint.name if constraint.name is not None else f"constraint {i + 1}"
         if not isinstance(name, str) or not name or "\0" in name:
             raise TypeError(f"the name of constraint {i} must be a non-empty string, not {name!r}")
         if not isinstance(constraint.per_step, (bool, np.bool_)):
             raise TypeError(f"per_step of constraint {name!r} must be True or False, not {constraint.per_step!r}")
-        limit = check_number(constraint.limit, f"the limit of constraint {name!r}")
-        checked.append(type(constraint)(constraint.values, limit, name, bool(constraint.per_step)))
+        numbers: dict[str, Any] = _numbers(constraint, name)
+        checked.append(replace(constraint, name=name, per_step=bool(constraint.per_step), **numbers))
     names = [c.name for c in checked]
     twice = sorted({str(n) for n in names if names.count(n) > 1})
     if twice:
         raise ValueError(f"constraint names must differ; used more than once: {', '.join(map(repr, twice))}")
     return tuple(checked)
+
+
+def _numbers(constraint: AtMost | AtLeast | Equal | Between, name: str) -> dict[str, float]:
+    """The numbers of a limit, checked."""
+    if not isinstance(constraint, Between):
+        return {"limit": check_number(constraint.limit, f"the limit of constraint {name!r}")}
+    low, high = (check_number(getattr(constraint, end), f"{end} of constraint {name!r}") for end in ("low", "high"))
+    if low == high:
+        raise ValueError(f"low and high of constraint {name!r} are both {low:g}; use cmdpkit.Equal(values, {low:g})")
+    if low > high:
+        raise ValueError(f"low of constraint {name!r} is {low:g}, above high, {high:g}; exchange them")
+    return {"low": low, "high": high}

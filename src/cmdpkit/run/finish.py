@@ -89,7 +89,7 @@ def _history(rows: list[tuple[Any, ...]]) -> History:
 def _seek_neighbourhood(search: ColumnSearch, budget: Budget) -> Array | None:
     """A few macro steps of PMD-PD: its last and average policies become columns, its multipliers the first question."""
     cmdp = search.cmdp
-    if not cmdp.num_constraints or cmdp.states > SMALL:
+    if not cmdp.num_rows or cmdp.states > SMALL:
         return None
     learner, choice = exact_learner(cmdp, growing_steps(cmdp), 0.0)
     recorder = ExactRecorder(cmdp, learner)
@@ -114,7 +114,7 @@ def _snapshot(search: ColumnSearch, elapsed: float) -> Snapshot:
         objective=float(cmdp.user_objective(search.upper)),
         violation=_scaled(search, search.relaxation) if found else np.inf,
         bound=float(cmdp.user_objective(search.bound)),
-        multipliers=search.multipliers.copy(),  # a callback must not reach into the proof
+        multipliers=cmdp.stated_prices(search.multipliers).copy(),  # a callback must not reach into the proof
         time=elapsed,
     )
 
@@ -148,7 +148,7 @@ def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
     """The occupancy LP, with its answer certified like any other."""
     solution = solve_lp(cmdp, budget.left, budget.max_iterations, budget.exhausted)
     policy = solution.policy or TabularPolicy.over(cmdp.pairs, cmdp.pairs.uniform())
-    multipliers = np.zeros(cmdp.num_constraints) if solution.multipliers is None else solution.multipliers
+    multipliers = np.zeros(cmdp.num_rows) if solution.multipliers is None else solution.multipliers
     certificate = None
     if solution.feasible is not True and not solution.out_of_budget:
         policy, certificate = _refuted_by_lp(cmdp, policy, budget)
@@ -163,7 +163,8 @@ def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
         status = limit if solution.out_of_budget else Status.NUMERICAL_ERROR
     note = "" if status is Status.OPTIMAL else f"HiGHS: {solution.message}"
     violation, time = certificate.violation, budget.elapsed
-    news = Snapshot(solution.iterations, certificate.objective, violation, certificate.bound, multipliers, time)
+    prices = certificate.multipliers
+    news = Snapshot(solution.iterations, certificate.objective, violation, certificate.bound, prices, time)
     budget.tell(news)
     history = _history([tuple(np.copy(getattr(news, name)) for name in COLUMNS)])
     return Outcome(status, policy, certificate, history, solution.iterations, note=note)
@@ -232,6 +233,6 @@ def with_least_violation(cmdp: CMDP, outcome: Outcome, budget: Budget) -> Outcom
     proved = outcome.certificate
     assert proved.infeasibility is not None
     assert proved.infeasibility_margin is not None
-    certificate = refutation(cmdp, found.policy, proved.infeasibility, proved.infeasibility_margin)
+    certificate = refutation(cmdp, found.policy, cmdp.row_prices(proved.infeasibility), proved.infeasibility_margin)
     note = f"The best policy still misses a limit by {found.upper:.6g}."
     return replace(outcome, policy=found.policy, certificate=certificate, note=note)

@@ -50,7 +50,7 @@ def judged(
         policy=learned.last,
         objective=objective,
         constraint_values=values,
-        violations=np.maximum(model.signs * (values - model.limits), 0.0),
+        violations=model.misses(values),
         multipliers=multipliers,
         certificate=certificate,
         history=learned.history,

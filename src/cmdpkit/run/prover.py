@@ -49,7 +49,7 @@ class Prover:
         self.bound = -np.inf
         self.closest: tuple[float, Array] | None = None  # smallest distance that a rule has told, and its multipliers
         self.average: list[Array] = []  # the rule's own mean of its multipliers, if it keeps one
-        self.multipliers = np.zeros(cmdp.num_constraints)
+        self.multipliers = np.zeros(cmdp.num_rows)
         self.found: Proved | None = None
 
     def __call__(self, iterate: Iterate) -> Status | None:
