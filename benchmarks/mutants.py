@@ -208,7 +208,11 @@ MUTANTS: list[Mutant] = [
         ("(share if self.objective_per_step else 1.0)", "1.0", "an objective per step is the whole sum"),
         ("values - high, low - values", "values - high, 0.0 * low", "violations of AtLeast are not seen"),
         ("net[..., self._both] -= prices", "net[..., self._both] += prices", "the prices of two sides are added"),
-        ("np.maximum(-prices[self._both], 0.0)", "np.maximum(prices[self._both], 0.0)", "signed prices lose their sign"),
+        (
+            "np.maximum(-prices[self._both], 0.0)",
+            "np.maximum(prices[self._both], 0.0)",
+            "signed prices lose their sign",
+        ),
         ("np.maximum.reduceat(excess, self._first)", "excess[self._first]", "a value below its range is no violation"),
     ),
     *of(
@@ -228,7 +232,7 @@ MUTANTS: list[Mutant] = [
         "model/cmdp.py",
         "model theory",
         ("row.limit - row.sign * float(delta)", "row.limit - float(delta)", "AtLeast is loosened, not tightened"),
-        ('self.stated(self.signs) < 0', 'self.stated(self.signs) > 0', "files swap AtMost and AtLeast"),
+        ("self.stated(self.signs) < 0", "self.stated(self.signs) > 0", "files swap AtMost and AtLeast"),
         ("[c.per_step for c in self.constraints]", "[False for c in self.constraints]", "files forget limits per step"),
         ("np.minimum(1.0, self.spans)", "np.maximum(1.0, self.spans)", "small costs are solved roughly"),
         ("np.abs(self.limits) / LARGEST_VALUE", "0.0 * np.abs(self.limits)", "limits that overflow pass"),
@@ -971,7 +975,11 @@ MUTANTS: list[Mutant] = [
             "small costs are not solved",
         ),
         ("(not c.feasible(self.allowed_violation), max(", "(False, max(", "an unsafe policy is preferred"),
-        ("y.min(initial=0.0) >= 0.0 and y.sum() > 0.0", "False", "infeasible models are not refuted"),
+        (
+            "y.min(initial=0.0) >= 0.0 and (y := self.cmdp.netted(y)).sum() > 0.0",
+            "False",
+            "infeasible models are not refuted",
+        ),
     ),
     *of(
         "run/recorder.py",
@@ -995,7 +1003,11 @@ MUTANTS: list[Mutant] = [
             "the mixture forgets its first policies",
         ),
         ("w[1:] / w[0], 0.0)", "w[1:], 0.0)", "weights are taken for multipliers"),
-        (".stated_prices(row.multipliers).copy()", ".stated_prices(row.multipliers)", "a callback can write into the record"),
+        (
+            ".stated_prices(row.multipliers).copy()",
+            ".stated_prices(row.multipliers)",
+            "a callback can write into the record",
+        ),
     ),
     *of(
         "run/training_recorder.py",

@@ -130,6 +130,7 @@ class ColumnSearch:
 
     def ask_bound(self, multipliers: Array, **ends: Any) -> bool:
         """Query G(λ), ended as `Oracle.minimise` says; keep bound and column. True when the column is new."""
+        multipliers = self.cmdp.netted(multipliers)  # which can only raise G
         answer = self._ask(np.concatenate([[1.0], multipliers]), **ends)
         if answer.bound > self.bound:
             self.bound, self.multipliers = answer.bound, multipliers
@@ -254,7 +255,7 @@ class ColumnSearch:
     def _price(self) -> bool:
         """Solve the master; False when the columns found so far cannot meet the limits."""
         table = np.array(self.values).T / self.scales[:, None]
-        mixture = best_mixture(table[0], table[1:], self.relaxation)
+        mixture = best_mixture(table[0], table[1:], self.relaxation, opposites=self.cmdp.opposites)
         self._excess = mixture.excess
         if mixture.excess > 1e-12:
             return False

@@ -67,6 +67,9 @@ class Problem:
         # Which constraint each row belongs to, and where the rows of each constraint begin
         self.owners: Any = refreeze(np.repeat(np.arange(len(sides)), [len(pair) for pair in sides]))
         self._first: Any = refreeze(np.searchsorted(self.owners, np.arange(len(sides))))
+        # The constraints that have two rows, and (k, 2) these rows, which bound the same quantity from both sides
+        self._both: Any = refreeze(np.array([i for i, pair in enumerate(sides) if len(pair) == 2], dtype=int))
+        self.opposites: Any = refreeze(self._first[self._both][:, None] + [0, 1])
         self.signs: ConstraintArray = freeze(np.array([c.sign for c in self.rows], dtype=float))
         self.limits: ConstraintArray = freeze(np.array([c.limit for c in self.rows], dtype=float))
         self.offsets: Array = freeze(self.signs * self.limits)
@@ -96,11 +99,6 @@ class Problem:
 
     # -- from rows to the limits as stated, and back -------------------------------------------------------------
 
-    @property
-    def _both(self) -> Any:
-        """The constraints that have two rows."""
-        return np.flatnonzero(np.bincount(self.owners, minlength=self.num_constraints) == 2)
-
     def stated(self, values: Any) -> Any:
         """Of a quantity that both rows of a constraint share (..., rows), one entry per constraint (..., m)."""
         return values if self.num_rows == self.num_constraints else values[..., self._first]
@@ -124,6 +122,10 @@ class Problem:
         rows = np.maximum(prices, 0.0)[self.owners]
         rows[self._first[self._both] + 1] = np.maximum(-prices[self._both], 0.0)
         return rows
+
+    def netted(self, prices: Array) -> Any:
+        """Prices of rows of which at most one of two is positive: what they prove, these prove too."""
+        return self.row_prices(self.stated_prices(prices))
 
     def check_prices(self, prices: Any, name: str) -> Any:
         """Multipliers that a user gave, one per constraint, as prices of rows."""

@@ -148,7 +148,7 @@ def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
     """The occupancy LP, with its answer certified like any other."""
     solution = solve_lp(cmdp, budget.left, budget.max_iterations, budget.exhausted)
     policy = solution.policy or TabularPolicy.over(cmdp.pairs, cmdp.pairs.uniform())
-    multipliers = np.zeros(cmdp.num_rows) if solution.multipliers is None else solution.multipliers
+    multipliers = np.zeros(cmdp.num_rows) if solution.multipliers is None else cmdp.netted(solution.multipliers)
     certificate = None
     if solution.feasible is not True and not solution.out_of_budget:
         policy, certificate = _refuted_by_lp(cmdp, policy, budget)

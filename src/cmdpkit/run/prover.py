@@ -109,7 +109,7 @@ class Prover:
 
     def _ask(self, lam: Array, stop: Stop | None = None) -> None:
         """Ask for G(λ), and keep the best."""
-        choice = self.cmdp.pairs.argmin(-self.recorder.policy.log_pi)
+        lam, choice = self.cmdp.netted(lam), self.cmdp.pairs.argmin(-self.recorder.policy.log_pi)
         bound = minimise(self.cmdp, np.append(1.0, lam), choice, stop or self.stop).bound
         if bound > self.bound:
             self.bound, self.multipliers = bound, lam
@@ -117,7 +117,7 @@ class Prover:
     def _refute(self) -> Proved | None:
         """When multipliers run away, their direction is a candidate for a proof that the limits cannot be met."""
         for y in (self.recorder.last_weights[1:], self.recorder.weights[1:]):
-            if y.min(initial=0.0) >= 0.0 and y.sum() > 0.0:
+            if y.min(initial=0.0) >= 0.0 and (y := self.cmdp.netted(y)).sum() > 0.0:
                 margin = minimise(self.cmdp, np.append(0.0, y / y.sum()), stop=self.stop).bound
                 if margin > 0.0:
                     policy = self.recorder.policy
