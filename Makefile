@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 LIGHT := .venv/.installed-light
 PEERS := .venv/.installed-peers
 
-.PHONY: demo test lint fuzz bench mutants figures methods clean help
+.PHONY: demo test lint fuzz endurance bench mutants figures methods clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -42,6 +42,9 @@ lint: $(STAMP)  ## ruff and mypy --strict
 
 fuzz: $(STAMP)  ## judge nasty models in exact arithmetic: make fuzz N=10000 SEED=0 JOBS=2
 	$(BIN)/python -m fuzz $(or $(N),1000) --seed $(or $(SEED),0) --jobs $(or $(JOBS),2)
+
+endurance: $(STAMP)  ## kill runs, damage files, watch memory: make endurance KILLS=100 FLIPS=2000 MINUTES=60 SEED=0
+	$(BIN)/python benchmarks/endurance.py --kills $(or $(KILLS),100) --flips $(or $(FLIPS),2000) --minutes $(or $(MINUTES),60) --seed $(or $(SEED),0)
 
 bench: $(PEERS)  ## speed, as ratios against named peers in the same run, and docs/benchmarks.md (QUICK=1: some minutes)
 	$(BIN)/python benchmarks/sampling.py

@@ -40,12 +40,15 @@ def ask(cmdp: ck.CMDP, method: str, rng: np.random.Generator, iterations: int | 
 def _certificates(cmdp: ck.CMDP, rng: np.random.Generator) -> Iterator[Answer]:
     """Policies of every kind, with the best multipliers and with some that are far off."""
     S, A, m = cmdp.states, cmdp.actions, cmdp.num_constraints
-    mixed = ck.TabularPolicy(rng.dirichlet(np.full(A, 0.3), size=S))
-    pure = ck.TabularPolicy.deterministic(rng.integers(0, A, size=S), A)
-    mixture = ck.MixturePolicy([mixed, pure, ck.TabularPolicy.uniform(S, A)], rng.dirichlet(np.ones(3)))
+    mask = cmdp.pairs.mask
+    played = np.where(mask, rng.dirichlet(np.full(A, 0.3), size=S) + 1e-9, 0.0)
+    mixed = ck.TabularPolicy(played / played.sum(axis=1, keepdims=True))
+    pure = ck.TabularPolicy.deterministic(np.where(mask, rng.random((S, A)), -1.0).argmax(axis=1), A)
+    uniform = ck.TabularPolicy(mask / mask.sum(axis=1, keepdims=True))
+    mixture = ck.MixturePolicy([mixed, pure, uniform], rng.dirichlet(np.ones(3)))
     far = rng.exponential(size=m) * 10.0 ** rng.uniform(-6.0, 9.0, size=m) * (rng.random(m) < 0.8)
     cases = [
-        ("uniform", ck.TabularPolicy.uniform(S, A), None),
+        ("uniform", uniform, None),
         ("random", mixed, far),
         ("deterministic", pure, np.zeros(m)),
         ("mixture", mixture, far / 1e3),

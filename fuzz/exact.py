@@ -103,19 +103,23 @@ class ExactModel:
     """V_0..V_m of policies, and minima of weighted sums of them, from the user's own tables and limits."""
 
     def __init__(self, cmdp: Any) -> None:
-        S, A = self.shape = (cmdp.states, cmdp.actions)
+        self.shape = (cmdp.states, cmdp.actions)
         P = cmdp.transitions.toarray() if sp.issparse(cmdp.transitions) else np.asarray(cmdp.transitions)
-        self.transitions, self.shift = integers(fractions(P.reshape(S, A, S)))
+        # An action that is not available does what the state's first available one does
+        mask = np.asarray(cmdp.pairs.mask)
+        self.own = np.where(mask, np.arange(self.shape[1]), mask.argmax(axis=1)[:, None])
+        rows = (mask.ravel().cumsum() - 1).reshape(self.shape)[np.arange(self.shape[0])[:, None], self.own]
+        self.transitions, self.shift = integers(fractions(P)[rows])
         gamma = Fraction(cmdp.gamma)
         self.gamma = gamma.numerator
         self.shift += gamma.denominator.bit_length() - 1  # of γ P
         self.initial = fractions(cmdp.initial)
         # V_i = sign (value − limit), where a limit per step bounds (1 − γ) times the discounted sum
-        self.costs = [fractions(cmdp.objective) * (-1 if cmdp.maximise else 1)]
+        self.costs = [fractions(cmdp.objective).ravel()[rows] * (-1 if cmdp.maximise else 1)]
         self.offsets = [Fraction(0)]
         for limit in cmdp.rows:
             unit = int(limit.sign) * (1 - gamma if limit.per_step else 1)
-            self.costs.append(fractions(limit.values) * unit)
+            self.costs.append(fractions(limit.values).ravel()[rows] * unit)
             self.offsets.append(int(limit.sign) * Fraction(limit.limit))
         self.scales = [max(Fraction(1), abs(offset)) for offset in self.offsets[1:]]
         self._minima: dict[tuple[Fraction, ...], tuple[Fraction, Any]] = {}
@@ -145,7 +149,8 @@ class ExactModel:
 
     def minimiser(self, weights: Any) -> Any:
         """The deterministic policy with that minimum, as probabilities."""
-        return np.eye(self.shape[1])[self._minimum(weights)[1]]
+        chosen = self._minimum(weights)[1]
+        return np.eye(self.shape[1])[self.own[np.arange(self.shape[0]), chosen]]
 
     def _minimum(self, weights: Any) -> tuple[Fraction, Any]:
         key = tuple(Fraction(float(w)) for w in weights)

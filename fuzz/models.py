@@ -48,6 +48,7 @@ def finish(rng: Generator, sketch: dict[str, Any], limits: list[Any]) -> ck.CMDP
         constraints=limits,
         gamma=sketch["gamma"],
         initial=sketch["initial"],
+        available=sketch.get("available"),
         **{kind: sketch["objective"]},
     )
 
@@ -204,11 +205,24 @@ def far_sighted(rng: Generator) -> ck.CMDP:
     return finish(rng, sketch, dressed(rng, sketch, PLAIN + NASTY[:4], LIMITS))
 
 
+def missing(rng: Generator) -> ck.CMDP:
+    """Actions that are not available everywhere; what stands there does not matter."""
+    sketch = any_chain(rng, actions=rng.integers(2, 6))
+    mask = rng.random(sketch["policy"].shape) < rng.choice([0.3, 0.7])
+    mask[np.arange(len(mask)), rng.integers(mask.shape[1], size=len(mask))] = True
+    policy = np.where(mask, sketch["policy"] + 1e-3, 0.0)
+    sketch |= {"available": mask, "policy": policy / policy.sum(axis=1, keepdims=True)}
+    sketch["transitions"] = np.where(mask[:, :, None], sketch["transitions"], 7.0)
+    sketch["objective"] = np.where(mask, sketch["objective"], np.nan)
+    limits = dressed(rng, sketch, PLAIN, LIMITS)
+    return finish(rng, sketch, [type(c)(np.where(mask, c.values, 1e300), c.limit, c.name, c.per_step) for c in limits])
+
+
 FAMILIES: dict[str, Callable[[Generator], ck.CMDP]] = (
     {chain: of_chain(chain) for chain in CHAINS}
     | {
         f.__name__: f
-        for f in (scales, against, ties, duplicates, equalities, conflict, narrow, brink, bandit, far_sighted)
+        for f in (scales, against, ties, duplicates, equalities, conflict, narrow, brink, bandit, far_sighted, missing)
     }
     | {f"medium {chain}": medium(chain) for chain in MEDIUM}
 )

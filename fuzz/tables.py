@@ -86,6 +86,7 @@ def exact_model(outline: dict[str, Any], values: Any, per_step: bool) -> ExactMo
             constraints=[ck.AtMost(values, 0.0, per_step=per_step)],
             gamma=outline["gamma"],
             initial=outline["initial"],
+            available=outline.get("available"),
             **{kind: outline["objective"]},
         )
     )

@@ -1,6 +1,7 @@
 """Files and fingerprints: whole or not at all, of the kind asked for, and the same only for the same numbers."""
 
 import csv
+import re
 
 import numpy as np
 import pytest
@@ -51,6 +52,17 @@ def test_tensors_keep_plain_values_beside_arrays(tmp_path):
     assert loaded["weights"].dtype == np.float32
     np.testing.assert_array_equal(loaded["weights"], state["weights"])
     assert (loaded["steps"], loaded["verdicts"]) == (7, {"accepted": 2})
+
+
+def test_tensors_that_have_changed_are_noticed(tmp_path):
+    """safetensors has no checksum: every byte of the numbers, of their names and of the header counts."""
+    path = tmp_path / "f"
+    save_tensors(path, "state", {"weights": np.arange(3.0), "bias": np.ones(2, np.float32), "steps": 7})
+    content = path.read_bytes()
+    for place in range(len(content)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with pytest.raises(ValueError, match=re.escape(str(path))):
+            load_tensors(path, "state")
 
 
 def test_an_archive_of_other_things_than_arrays_is_refused(tmp_path):

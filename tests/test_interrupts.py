@@ -8,8 +8,9 @@ import pytest
 
 import cmdpkit as ck
 from cmdpkit.evaluation import patience
-from cmdpkit.evaluation.patience import Stopped, breathe, until
-from cmdpkit.evaluation.system import PolicySystem
+from cmdpkit.evaluation.factors import sparse_lu
+from cmdpkit.evaluation.patience import Hurry, Stopped, breathe, hurrying, until
+from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.linprog import solve_lp
 from cmdpkit.exact.slater import least_miss
 from cmdpkit.run.budget import Budget
@@ -18,15 +19,15 @@ from models import coupled
 METHODS = ["auto", "columns", "lp", "pmd-pd", "npg-pd", "crpo", "pmd-pd-zero"]
 
 
-def after(count):
-    """A stop that says yes from the `count`-th question on."""
-    asked = [0]
+class After:
+    """A stop that says yes from the `count`-th question on, and counts them."""
 
-    def stop():
-        asked[0] += 1
-        return asked[0] >= count
+    def __init__(self, count):
+        self.count, self.asked = count, 0
 
-    return stop
+    def __call__(self):
+        self.asked += 1
+        return self.asked >= self.count
 
 
 def test_breathing_asks_the_nearest_caller():
@@ -45,9 +46,9 @@ def test_sweeps_and_krylov_cycles_can_be_stopped():
     for cmdp in (ck.problems.garnet(states=2_000, actions=3, gamma=0.99, seed=0), coupled(3_000, 1e-4, gamma=0.999)):
         uniform = np.full((cmdp.states, cmdp.actions), 1.0 / cmdp.actions)
         cost = np.random.default_rng(0).random(cmdp.states)
-        with until(after(3)), pytest.raises(Stopped):
+        with until(After(3)), pytest.raises(Stopped):
             PolicySystem(cmdp, uniform).state_values(cost)
-        with until(after(3)), pytest.raises(Stopped):
+        with until(After(3)), pytest.raises(Stopped):
             PolicySystem(cmdp, uniform).state_occupancy()
 
 
@@ -56,7 +57,7 @@ def test_sweeps_and_krylov_cycles_can_be_stopped():
 def test_every_method_ends_with_a_status_wherever_it_is_stopped(method, questions, monkeypatch):
     """The clock is replaced by a counter: the time limit is reached at a given question, wherever that is asked."""
     cmdp = ck.problems.garnet(states=400, actions=4, constraints=2, gamma=0.95, seed=2)
-    stop = after(questions)
+    stop = After(questions)
     monkeypatch.setattr(Budget, "exhausted", lambda self: stop())
     result = ck.solve(cmdp, method, time_limit=1e9, max_iterations=1_000)
     assert isinstance(result.status, ck.Status)
@@ -138,3 +139,126 @@ def test_a_callback_cannot_reach_into_the_proof():
         np.testing.assert_array_equal(result.multipliers, plain.multipliers)
         np.testing.assert_array_equal(result.history["multipliers"], plain.history["multipliers"])
         assert result.certificate.to_dict() == plain.certificate.to_dict()
+
+
+# -- answers after the time is up --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_grace(monkeypatch):
+    monkeypatch.setattr(patience, "GRACE", 0.0)
+
+
+def test_a_hurry_begins_when_time_is_up_and_ends_with_its_block(no_grace):
+    assert not Hurry()()
+    with hurrying(lambda: True):
+        assert Hurry()()
+        assert not Hurry(grace=1e9)()
+    with hurrying(lambda: False):
+        assert not Hurry()()
+    assert not Hurry()()
+
+
+def swept(late):
+    """Sweeps of a random chain to rounding, as an answer needs them: how many there were, and how far they are off."""
+    cmdp = ck.problems.garnet(states=2_000, actions=3, gamma=0.99, seed=0)
+    uniform = np.full((cmdp.states, cmdp.actions), 1.0 / cmdp.actions)
+    cost = np.random.default_rng(0).random(cmdp.states)
+    system, counted = PolicySystem(cmdp, uniform), After(10**9)
+    with hurrying(late), until(counted):
+        values = system.state_values(cost)
+    residual = cost + cmdp.gamma * (system.chain @ values) - values
+    return counted.asked, float(np.abs(residual).max()), system.plan.method
+
+
+def test_sweeps_in_a_hurry_end_with_what_they_have(no_grace):
+    count, residual, method = swept(lambda: True)
+    full, exact, _ = swept(lambda: False)
+    assert count == 15 < full
+    assert exact < 1e-10 < residual < 1e-3
+    assert method == "sweeps"
+
+
+def test_a_chain_that_does_not_mix_is_solved_exactly_even_in_a_hurry(no_grace):
+    """Its sweeps converge quickly at first only: the answer waits for a factorisation."""
+    cmdp = ck.problems.two_queues(capacity=30, gamma=0.999)
+    uniform = np.full((cmdp.states, cmdp.actions), 1.0 / cmdp.actions)
+    cost = np.random.default_rng(0).random(cmdp.states)
+    with hurrying(lambda: True):
+        system = PolicySystem(cmdp, uniform)
+        values = system.state_values(cost)
+    assert system.plan.method == "sparse"
+    np.testing.assert_allclose(cost + cmdp.gamma * (system.chain @ values), values, rtol=1e-12)
+
+
+def test_krylov_cycles_in_a_hurry_end_with_what_they_have(no_grace):
+    cmdp = coupled(3_000, 1e-4, gamma=0.999)
+    uniform = np.full((cmdp.states, cmdp.actions), 1.0 / cmdp.actions)
+    cost = np.random.default_rng(0).random(cmdp.states)
+    system, asked = PolicySystem(cmdp, uniform), After(10**9)
+    with hurrying(lambda: True), until(asked):
+        system.state_values(cost)
+    assert system.plan.method == "krylov"
+    # thirty sweeps that show no end, the search for a separator, one cycle at most, and thirty more sweeps
+    assert asked.asked <= 64
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_certificate_made_in_a_hurry_is_valid(method, no_grace):
+    """Without time or grace the values of the policy are inexact: the certificate must contain the true ones."""
+    cmdp = ck.problems.garnet(states=2_000, actions=3, constraints=2, gamma=0.99, seed=0)
+    result = ck.solve(cmdp, method, time_limit=0.0)
+    assert result.status is ck.Status.TIME_LIMIT
+    exact = ck.evaluate(cmdp, result.policy)
+    proved = result.certificate
+    assert 0.0 < proved.accuracy < 1.0
+    assert abs(proved.objective - exact.objective) <= proved.accuracy * max(1.0, abs(proved.objective))
+    off = np.abs(proved.constraint_values - exact.constraint_values)
+    assert (off <= proved.accuracy * np.maximum(1.0, np.abs(cmdp.limits))).all()
+    excess = cmdp.signs * (exact.constraint_values - cmdp.limits) / np.maximum(1.0, np.abs(cmdp.limits))
+    assert proved.violation >= excess.max() - 1e-12
+    optimum = ck.solve(cmdp).objective
+    assert proved.bound >= optimum - 1e-6  # a reward: the bound is from above
+
+
+def test_no_factorisation_begins_when_time_is_up(monkeypatch):
+    cmdp = ck.problems.two_queues(capacity=30, gamma=0.999)
+    monkeypatch.setattr("cmdpkit.evaluation.system.sparse_lu", lambda *_: pytest.fail("a factorisation"))
+    system = PolicySystem(cmdp, choice=np.zeros(cmdp.states, dtype=int), plan=Plan("sparse"))
+    with until(lambda: True), pytest.raises(Stopped):
+        system.state_occupancy()
+
+
+@pytest.mark.parametrize("questions", [50, 65, 80, 90])
+def test_an_answer_takes_one_factorisation_after_the_time_is_up(questions, monkeypatch):
+    """The visits of the columns are kept, so that only the certificate needs a factorisation."""
+    cmdp = ck.problems.two_queues(capacity=30, gamma=0.999)
+    stop, late = After(questions), []
+    monkeypatch.setattr(Budget, "exhausted", lambda self: stop())
+
+    def counted(*arguments):
+        late.append(stop.asked >= questions)
+        return sparse_lu(*arguments)
+
+    monkeypatch.setattr("cmdpkit.evaluation.system.sparse_lu", counted)
+    result = ck.solve(cmdp, "columns", time_limit=1e9)
+    assert result.status is ck.Status.TIME_LIMIT
+    assert not all(late)
+    assert sum(late) <= 1
+
+
+def test_the_certificates_of_a_sampled_run_end_when_its_time_is_up(monkeypatch):
+    monkeypatch.setattr("cmdpkit.run.judged.GRACE", 0.0)
+    cmdp = ck.problems.garnet(states=400, actions=4, constraints=2, gamma=0.95, seed=2)
+    draws = ck.Sampling(rollouts=1, value_rollouts=4, horizon=10)
+    result = ck.solve(cmdp, sampling=draws, callback=lambda news: news.iteration >= 2)
+    assert result.status is ck.Status.INTERRUPTED
+    assert result.iterations == 2
+    assert result.certificate.bound == np.inf  # of a reward
+    assert result.average_certificate is None
+    assert "no bound on the optimum" in result.message
+    np.testing.assert_allclose(result.objective, ck.evaluate(cmdp, result.policy).objective, rtol=1e-6)
+    monkeypatch.setattr("cmdpkit.run.judged.GRACE", 1e9)
+    again = ck.solve(cmdp, sampling=draws, callback=lambda news: news.iteration >= 2)
+    assert np.isfinite(again.certificate.bound)
+    assert again.average_certificate is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import hashlib
 import io
 import json
 import os
@@ -106,7 +107,8 @@ def save_tensors(path: PathLike, kind: str, state: Mapping[str, Any]) -> None:
 
     arrays = {name: np.ascontiguousarray(value) for name, value in state.items() if isinstance(value, np.ndarray)}
     rest = {name: value for name, value in state.items() if name not in arrays}
-    content = save(arrays, {"kind": kind, "state": json.dumps(rest)})
+    header = {"kind": kind, "state": json.dumps(rest)}
+    content = save(arrays, header | {"digest": _digest(header, arrays)})
     write_whole(path, lambda file: file.write(content))
 
 
@@ -122,6 +124,17 @@ def load_tensors(path: PathLike, kind: str) -> dict[str, Any]:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
         if header.get("kind") != kind:
             raise ValueError(f"it holds {header.get('kind')!r}, but {kind!r} is needed")
+        if header.pop("digest", None) != _digest(header, arrays):
+            raise ValueError("its content is not what was saved")
         return {**arrays, **json.loads(header["state"])}
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise ValueError(f"{path} is not a readable checkpoint ({error}); was it damaged or made elsewhere?") from error
+
+
+def _digest(header: Mapping[str, str], arrays: Mapping[str, Any]) -> str:
+    """A hash of everything in a file: safetensors itself does not notice a number that has changed."""
+    code = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name, table in sorted(arrays.items()):
+        code.update(f"{name} {table.dtype} {table.shape} ".encode())
+        code.update(table.tobytes())
+    return code.hexdigest()

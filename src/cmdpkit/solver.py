@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import check_count, check_nonnegative, digest
+from cmdpkit.evaluation.patience import hurrying
 from cmdpkit.exact.slater import slater_margin
 from cmdpkit.files import PathLike
 from cmdpkit.model import CMDP, check_model
@@ -128,7 +129,7 @@ def solve(
     store = _store(model, name, choice, checkpoint, resume, tol, max_iterations)
     with _progress_bar(progress, name, max_iterations, callback) as watch:
         allowed = Budget(max_iterations, time_limit, watch)
-        with allowed.catching_ctrl_c():
+        with allowed.catching_ctrl_c(), hurrying(allowed.exhausted):
             if model.is_extreme:
                 _refuse_units(model, choice, xi)
                 solver = partial(_run, method=name, choice=choice, xi=xi, tol=tol, store=store)
@@ -294,7 +295,7 @@ def _solve_by_samples(
         slater = slater_margin(model)
     with _progress_bar(progress, choice.name, max_iterations, callback, time_left=True) as watch:
         allowed = Budget(max_iterations, time_limit, watch, transitions)
-        with allowed.catching_ctrl_c():
+        with allowed.catching_ctrl_c(), hurrying(allowed.exhausted):
             learned = learn(as_simulator(model), choice, sampling, allowed, int(seed), checkpoint, resume, slater)
             return judged(model, choice.name, sampling, learned, allowed, int(seed))
 

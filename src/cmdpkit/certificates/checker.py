@@ -9,16 +9,21 @@ import numpy as np
 from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.checks import Array, longest_row
 from cmdpkit.evaluation.bounds import EPS, TINY, values_error
-from cmdpkit.evaluation.system import PolicySystem
+from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.model import CMDP
 from cmdpkit.policy import MixturePolicy, TabularPolicy
 
 AnyPolicy = TabularPolicy | MixturePolicy
 
 
-def certificate_of(cmdp: CMDP, policy: AnyPolicy, multipliers: Array, bound: float) -> Certificate:
-    """The certificate of `policy`, given a proved lower bound on V_0 over the feasible policies, and its row prices."""
-    values, errors = values_with_errors(cmdp, policy)
+def certificate_of(
+    cmdp: CMDP, policy: AnyPolicy, multipliers: Array, bound: float, plan: Plan | None = None
+) -> Certificate:
+    """The certificate of `policy`, given a proved lower bound on V_0 over the feasible policies, and its row prices.
+
+    `plan` is the method that has suited the chains of the model, if that is known.
+    """
+    values, errors = values_with_errors(cmdp, policy, plan)
     v_0, v = float(values[0]), values[1:] - cmdp.offsets
     # |V_0 − bound| at the end of the error interval that is farther away
     gap = (abs(v_0 - bound) + errors[0]) / max(1.0, abs(v_0))
@@ -35,27 +40,28 @@ def certificate_of(cmdp: CMDP, policy: AnyPolicy, multipliers: Array, bound: flo
     )
 
 
-def refutation(cmdp: CMDP, policy: AnyPolicy, farkas: Array, margin: float) -> Certificate:
+def refutation(cmdp: CMDP, policy: AnyPolicy, farkas: Array, margin: float, plan: Plan | None = None) -> Certificate:
     """The certificate of any policy on a model whose limits cannot be met."""
-    plain = certificate_of(cmdp, policy, np.zeros(cmdp.num_rows), np.inf)
+    plain = certificate_of(cmdp, policy, np.zeros(cmdp.num_rows), np.inf, plan)
     y = np.array(cmdp.stated_prices(farkas), dtype=float)
     return replace(plain, infeasibility=y, infeasibility_margin=margin)
 
 
-def values_with_errors(cmdp: CMDP, policy: AnyPolicy) -> tuple[Array, Array]:
+def values_with_errors(cmdp: CMDP, policy: AnyPolicy, plan: Plan | None = None) -> tuple[Array, Array]:
     """(m + 1,) discounted sums of all costs from the start, limits not subtracted, and a bound on the error of each."""
+    plan = Plan(None if plan is None else plan.method)  # a copy: proofs do not change the run
     if not isinstance(policy, MixturePolicy):
-        return _of_stationary(cmdp, policy)
-    parts = [_of_stationary(cmdp, part) for part in policy.policies]
+        return _of_stationary(cmdp, policy, plan)
+    parts = [_of_stationary(cmdp, part, plan) for part in policy.policies]
     values, errors = (np.array(column) for column in zip(*parts, strict=True))
     # Σ_j w_j V(π_j), with weights that sum to one up to rounding
     rounding = (len(parts) + 8) * EPS * (policy.weights @ np.abs(values))
     return policy.weights @ values, policy.weights @ errors * (1.0 + 1e-9) + rounding
 
 
-def _of_stationary(cmdp: CMDP, policy: TabularPolicy) -> tuple[Array, Array]:
+def _of_stationary(cmdp: CMDP, policy: TabularPolicy, plan: Plan) -> tuple[Array, Array]:
     pi, pairs = policy.pi, cmdp.pairs
-    system = PolicySystem(cmdp, pi)
+    system = PolicySystem(cmdp, pi, plan=plan)
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing, and says so
         policy_cost = pairs.expect(pi, cmdp.costs)
         value = system.state_values(policy_cost)

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import parts
-from cmdpkit.evaluation.patience import breathe
+from cmdpkit.evaluation.patience import Hurry, breathe
 
 Solve = Callable[[Array], Array]
 
@@ -98,13 +98,13 @@ class Krylov:
     def _solve_one(self, b: Array, guess: Array | None, allowed: float, transposed: bool) -> Array:
         chain = self._chain(transposed)
         x = np.zeros_like(b) if guess is None else guess
-        slow = 0
+        slow, hurry = 0, Hurry()
         for _ in range(CYCLES):
             breathe()
             rest = b - x + self.gamma * (chain @ x)
             size = float(np.abs(rest).max())
             rounding = 8.0 * np.finfo(float).eps * float(np.abs(x).max())
-            if size <= max(allowed, rounding):
+            if size <= max(allowed, rounding) or hurry():
                 break
             step = self._cycle(chain, rest, max(0.5 * allowed, 1e-12 * size), transposed)
             left = float(np.abs(rest - step + self.gamma * (chain @ step)).max())

@@ -1,16 +1,22 @@
 """Long computations that can be stopped: loops ask `breathe()` whether to go on.
 
 A caller says when to stop with `until(stop)`; whatever it calls may then end with `Stopped`, and leaves everything that
-was known before as it was.
+was known before as it was. What a run needs for its answer is not stopped: with `hurrying(late)` the iterations inside
+end with what they have reached, soon after `late` says so.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
 _STOP: ContextVar[Callable[[], bool] | None] = ContextVar("stop", default=None)
+_LATE: ContextVar[Callable[[], bool] | None] = ContextVar("late", default=None)
+
+GRACE = 0.25
+"""Seconds that an iteration may still take where the time of its caller is up."""
 
 
 class Stopped(Exception):
@@ -36,3 +42,28 @@ def breathe() -> None:
     stop = _STOP.get()
     if stop is not None and stop():
         raise Stopped
+
+
+@contextlib.contextmanager
+def hurrying(late: Callable[[], bool]) -> Iterator[None]:
+    """Let iterations inside end early when `late` says so, with what they have reached."""
+    token = _LATE.set(late)
+    try:
+        yield
+    finally:
+        _LATE.reset(token)
+
+
+class Hurry:
+    """Asked by an iteration whether to end early: from `grace` seconds after it sees that the caller's time is up."""
+
+    def __init__(self, grace: float | None = None) -> None:
+        self._late, self._grace = _LATE.get(), GRACE if grace is None else grace
+        self._since: float | None = None
+
+    def __call__(self) -> bool:
+        if self._late is None or not self._late():
+            return False
+        now = time.perf_counter()
+        self._since = now if self._since is None else self._since
+        return now - self._since >= self._grace

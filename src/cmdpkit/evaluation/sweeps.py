@@ -14,10 +14,13 @@ import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import ahead, padded, parts
-from cmdpkit.evaluation.patience import breathe
+from cmdpkit.evaluation.patience import Hurry, breathe
 
 TRIAL = 30
 """Number of sweeps after which the contraction is measured, over the last ten."""
+
+SHORT_TRIAL = 15
+"""The same where time is up, over the last two."""
 
 PATIENCE = 5
 """Number of sweeps without progress after which the error is taken to be rounding."""
@@ -39,16 +42,16 @@ def sweep_values(
     sweep, values = (_compiled if compiled else _plain)(chain, gamma, cost, start)
     spare = np.empty_like(values)
     factor = gamma / (1.0 - gamma)
-    watch = Watch(most)
+    watch, hurry = Watch(most), Hurry()
     while True:
         breathe()
         low, high = sweep(values, spare)
         values, spare = spare, values
         # |V^π − (TV + middle)| ≤ γ/(1 − γ) · span(D) / 2
         error = float((factor * (high - low)[:n] / 2.0 / np.maximum(accuracy, 1e-300)).max())
-        if error <= 1.0 or watch.gives_up(error):
+        if error <= 1.0 or watch.gives_up(error) or watch.may_end(hurry):
             values += factor * (high + low) / 2.0
-            return Swept(np.ascontiguousarray(values[:, :n]), error <= 1.0 or watch.at_rounding)
+            return Swept(np.ascontiguousarray(values[:, :n]), error <= 1.0 or watch.reached)
 
 
 def _compiled(chain: Any, gamma: float, cost: Array, start: Array) -> tuple[Any, Array]:
@@ -79,18 +82,31 @@ class Watch:
     def __init__(self, most: float) -> None:
         self.most = most
         self.errors: list[float] = []
-        self.at_rounding = False
+        self.reached = False  # the accuracy is limited by rounding only, or by the time that was left
 
     def gives_up(self, error: float) -> bool:
         errors = self.errors
         errors.append(error)
         n = len(errors)
         if n > 3 * PATIENCE and min(errors[-PATIENCE:]) >= min(errors[:-PATIENCE]):
-            self.at_rounding = True
+            self.reached = True
             return True
         if n < TRIAL or n % 10:
             return n >= self.most
-        rate = (error / errors[-11]) ** 0.1
+        return self._is_slow(10)
+
+    def may_end(self, hurry: Hurry) -> bool:
+        """Where time is up, sweeps end as soon as it is known whether they converge."""
+        n = len(self.errors)
+        if n < SHORT_TRIAL or not hurry():
+            return False
+        self.reached = not self._is_slow(2)
+        return self.reached or n >= TRIAL
+
+    def _is_slow(self, last: int) -> bool:
+        """Whether more than `most` sweeps are needed, at the contraction of the last ones."""
+        error, n = self.errors[-1], len(self.errors)
+        rate = (error / self.errors[-1 - last]) ** (1.0 / last)
         return rate >= 1.0 or n + math.log(error) / -math.log(rate) > self.most
 
 
@@ -100,7 +116,7 @@ def sweep_occupancy(
     """x = ρ + γ P_πᵀ x, to within `accuracy` of its total mass."""
     visits = initial / (1.0 - gamma) if guess is None else guess
     flow = _compiled_flow(chain) if compiled else chain.T.__matmul__
-    watch = Watch(most)
+    watch, hurry = Watch(most), Hurry()
     while True:
         breathe()
         moved = flow(visits)
@@ -110,8 +126,8 @@ def sweep_occupancy(
         # |x − x^π| ≤ |r| / (1 − γ) in the 1-norm, and the mass is 1 / (1 − γ)
         error = float(np.abs(after - scale * visits).sum() / accuracy)
         visits = after
-        if error <= 1.0 or watch.gives_up(error):
-            return Swept(visits, error <= 1.0 or watch.at_rounding)
+        if error <= 1.0 or watch.gives_up(error) or watch.may_end(hurry):
+            return Swept(visits, error <= 1.0 or watch.reached)
 
 
 def _compiled_flow(chain: Any) -> Any:

@@ -22,6 +22,7 @@ from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import is_compiled
 from cmdpkit.evaluation.chain import chosen_chain, mixed_chain, separator_width
 from cmdpkit.evaluation.factors import Krylov, Solve, dense_lu, sparse_lu
+from cmdpkit.evaluation.patience import breathe
 from cmdpkit.evaluation.sweeps import Swept, sweep_occupancy, sweep_values
 from cmdpkit.model import CMDP
 
@@ -130,12 +131,14 @@ class PolicySystem:
     def _decide(self) -> str:
         """The method for a chain on which sweeps are slow."""
         if self.plan.method is None:
+            breathe()
             width = separator_width(self.chain)
             self.plan.method = "sparse" if width <= min(SEPARATOR, self.cmdp.states / 8) else "krylov"
         return self.plan.method
 
     def _direct(self) -> tuple[Solve, Solve]:
         if self._factors is None:
+            breathe()  # a factorisation cannot be stopped
             factorise = sparse_lu if self.plan.method == "sparse" else dense_lu
             self._factors = factorise(self.chain, self.cmdp.gamma)
         return self._factors

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array, PairTable
-from cmdpkit.evaluation.system import PolicySystem
+from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.local import Blend, LocalDual, Outlook, Viewpoint, outlook
 from cmdpkit.exact.master import Mixture, best_mixture, least_violation
 from cmdpkit.exact.mdp import Minimum, Oracle, Stop, never
@@ -103,6 +103,7 @@ class ColumnSearch:
         self._units = self.scales[0] / self.scales[1:]  # of the multipliers
         self._oracle = Oracle(cmdp, self.stop, accuracy=COLUMN_ACCURACY * self.tol * cmdp.fine_scales)
         self._visits: Array | None = None
+        self._kept: dict[int, Array] = {}  # state visits of columns that would have to be factorised again
         self._excess = np.inf  # by which the columns miss the limits at least, scaled
 
     # -- columns ------------------------------------------------------------------------------------------------
@@ -134,7 +135,22 @@ class ColumnSearch:
         answer = self._ask(np.concatenate([[1.0], multipliers]), **ends)
         if answer.bound > self.bound:
             self.bound, self.multipliers = answer.bound, multipliers
-        return self.add(answer.choice, answer.values)
+        return self._take(answer)
+
+    def _take(self, answer: Minimum) -> bool:
+        """Take the oracle's answer as a column."""
+        fresh, system = self.add(answer.choice, answer.values), self._oracle.system
+        if fresh and self.plan.is_direct and system is not None:
+            self._keep(system.state_occupancy())
+        return fresh
+
+    def _keep(self, visits: Array) -> None:
+        """Keep the visits of the last column, and those of the columns in use."""
+        if self.plan.is_direct:
+            used = [] if self.mixture is None else np.flatnonzero(self.mixture.weights).tolist()
+            recent = len(self.columns) - 2 * (self.cmdp.num_rows + 1)
+            self._kept = {j: x for j, x in self._kept.items() if j in used or j >= recent}
+            self._kept[len(self.columns) - 1] = visits
 
     # -- the search ---------------------------------------------------------------------------------------------
 
@@ -234,7 +250,8 @@ class ColumnSearch:
         view = self._viewpoint(
             blend, system, system.state_values(costs, self._oracle.state_values, self._oracle.accuracy)
         )
-        self.add(blend, view.values)
+        if self.add(blend, view.values):
+            self._keep(view.visits)
         return view
 
     def _outlook(self, view: Viewpoint, start: Array, margin: float) -> Outlook:
@@ -273,7 +290,7 @@ class ColumnSearch:
             total = float(y.sum())
             y = y / total  # the margin is proved for these very weights
             answer = self._ask(np.concatenate([[0.0], y]))
-            fresh = self.add(answer.choice, answer.values)
+            fresh = self._take(answer)
             if answer.bound > 0.0:
                 self.farkas, self.farkas_margin = y, answer.bound
                 return
@@ -286,7 +303,7 @@ class ColumnSearch:
         """Neither met nor refuted together: a single limit may be refuted, else they touch what is possible."""
         for i, single in enumerate(np.eye(self.cmdp.num_rows)):
             answer = self._ask(np.append(0.0, single))
-            self.add(answer.choice, answer.values)
+            self._take(answer)
             if answer.bound > 0.0:
                 self.farkas, self.farkas_margin = np.eye(len(single))[i], answer.bound
                 return
@@ -296,6 +313,11 @@ class ColumnSearch:
         return np.array(self.values).T[1:] / self.scales[1:, None]
 
     # -- the answer ---------------------------------------------------------------------------------------------
+
+    @property
+    def plan(self) -> Plan:
+        """The method that has suited the chains of the model."""
+        return self._oracle.plan
 
     def policy(self) -> TabularPolicy:
         """The stationary policy of the best mixture: π(a|s) = d(s, a) / Σ_a d(s, a), with d the mixed occupancy.
@@ -311,8 +333,10 @@ class ColumnSearch:
         occupancy = np.zeros(pairs.shape)
         for j in np.flatnonzero(weights > 0.0):
             pi = self._probabilities(self.columns[j])
-            system = PolicySystem(self.cmdp, pi, plan=self._oracle.plan)
-            visits = system.state_occupancy(accuracy=COLUMN_ACCURACY * self.tol)
+            visits = self._kept.get(int(j))
+            if visits is None:
+                system = PolicySystem(self.cmdp, pi, plan=self.plan)
+                visits = system.state_occupancy(accuracy=COLUMN_ACCURACY * self.tol)
             occupancy += weights[j] * pairs.over(visits) * pi
         return TabularPolicy.from_occupancy(pairs, occupancy, fallback)
 

@@ -62,6 +62,11 @@ class ExactLearner:
         self.log_normaliser: StateArray | None = None  # ℓ of the last step, where it was a plain mirror step
         self.move_to(policy)
 
+    @property
+    def plan(self) -> Plan:
+        """The method that suits the chains of the model."""
+        return self._plan
+
     def move_to(self, policy: TabularPolicy) -> None:
         """Make `policy` the current one: factorise its system, compute its occupancy and all m + 1 values."""
         self.policy = policy

@@ -238,8 +238,7 @@ class Pairs:
 def check_available(available: Any, states: int, actions: int | None) -> Pairs:
     """The pairs of a mask: (S, A) booleans, or a sparse (S, A) matrix whose stored entries are the pairs."""
     if sp.issparse(available):
-        mask = sp.csr_array(available, copy=True)
-        stored = mask.nnz
+        stored, mask = available.nnz, sp.csr_array(available, copy=True)
         mask.sum_duplicates()  # which sorts as well
         if mask.nnz < stored:
             raise ValueError("available has an entry twice; every pair of state and action may be stored once")

@@ -50,7 +50,7 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget) -> Out
     """Columns to the end; "auto" lets PMD-PD find the neighbourhood first, where its steps are cheap."""
     search = ColumnSearch(cmdp, tol, budget.exhausted)
     rows: list[tuple[Any, ...]] = []
-    certificate = None
+    policy, certificate = None, None
     status = budget.spent(0)
     with contextlib.suppress(Stopped), until(budget.exhausted):
         start = _seek_neighbourhood(search, budget) if method == "auto" and status is None else None
@@ -61,21 +61,20 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget) -> Out
             if search.farkas is not None:
                 status = Status.INFEASIBLE
             elif search.stuck or _close_enough(search, tol):
-                certificate = _certificate(search)
+                policy = search.policy()
+                certificate = _certificate(search, policy)
                 if certificate.optimal(tol):
                     status = Status.OPTIMAL
             status = status or budget.spent(search.oracle_calls)
             if status is not None:
                 break
     status = status or (budget.spent(search.oracle_calls) if budget.exhausted() else None)
-    policy = search.policy()
-    if search.farkas is not None:
-        certificate = refutation(cmdp, policy, search.farkas, search.farkas_margin)
-    elif status is not Status.OPTIMAL or certificate is None:
-        certificate = _certificate(search)
+    if status is not Status.OPTIMAL or policy is None or certificate is None:
+        policy = search.policy()
+        certificate = _certificate(search, policy)
     if status is None and search.farkas is None:
         # Nothing could be improved any more, and `tol` was still not proved: rounding is in the way
-        certificate, proved = _polished(search, certificate, tol)
+        certificate, proved = _polished(search, policy, certificate, tol)
         status = Status.OPTIMAL if proved else Status.NUMERICAL_ERROR
     assert status is not None
     return Outcome(status, policy, certificate, _history(rows), search.oracle_calls)
@@ -132,15 +131,19 @@ def _close_enough(search: ColumnSearch, tol: float) -> bool:
     return search.upper - search.bound <= 0.5 * aim * max(float(search.cmdp.fine_scales[0]), abs(search.upper))
 
 
-def _certificate(search: ColumnSearch) -> Certificate:
-    return certificate_of(search.cmdp, search.policy(), search.multipliers, search.bound)
+def _certificate(search: ColumnSearch, policy: TabularPolicy) -> Certificate:
+    if search.farkas is not None:
+        return refutation(search.cmdp, policy, search.farkas, search.farkas_margin, search.plan)
+    return certificate_of(search.cmdp, policy, search.multipliers, search.bound, search.plan)
 
 
-def _polished(search: ColumnSearch, certificate: Certificate, tol: float) -> tuple[Certificate, bool]:
+def _polished(
+    search: ColumnSearch, policy: TabularPolicy, certificate: Certificate, tol: float
+) -> tuple[Certificate, bool]:
     """The certificate with a bound whose rounding errors are counted state by state."""
     bound = polished_bound(search.cmdp, np.append(1.0, search.multipliers), search.stop)
     if bound > search.bound:
-        certificate = certificate_of(search.cmdp, search.policy(), search.multipliers, bound)
+        certificate = certificate_of(search.cmdp, policy, search.multipliers, bound, search.plan)
     return certificate, certificate.optimal(tol)
 
 
@@ -163,7 +166,7 @@ def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
         status = limit if solution.out_of_budget else Status.NUMERICAL_ERROR
     note = "" if status is Status.OPTIMAL else f"HiGHS: {solution.message}"
     violation, time = certificate.violation, budget.elapsed
-    prices = certificate.multipliers
+    prices = certificate.multipliers.copy()
     news = Snapshot(solution.iterations, certificate.objective, violation, certificate.bound, prices, time)
     budget.tell(news)
     history = _history([tuple(np.copy(getattr(news, name)) for name in COLUMNS)])

@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from cmdpkit.certificates.certificate import Certificate
+from cmdpkit.certificates.checker import certificate_of
 from cmdpkit.certificates.prover import certify
 from cmdpkit.certificates.rollouts import SimulationCertificate, certify_by_simulation
+from cmdpkit.evaluation.patience import Hurry, Stopped, until
 from cmdpkit.model import CMDP
 from cmdpkit.run.budget import Budget
 from cmdpkit.run.result import Result
@@ -19,7 +22,11 @@ from cmdpkit.simulators import Simulator
 LEARNED = "All iterations are done; the certificate says how good the policy is. More iterations or rollouts help."
 NO_BOUNDS = "There is no certificate, because the simulator has no bounds; the values are estimates from the run."
 NO_TIME = "There is no certificate, because it was interrupted; the values are estimates from the run."
+NO_BOUND = "There is no bound on the optimum, because time was up."
 NOT_ONE = "The budget of transitions is too small for a single iteration; the policy is the initial one."
+
+GRACE = 0.7
+"""Seconds that the certificates of a run whose time is up may still take."""
 
 
 def judged(
@@ -31,10 +38,9 @@ def judged(
     average: Any
     missing = ""
     if isinstance(model, CMDP):
-        certificate = certify(model, learned.last)
+        certificate, average, missing = _certified(model, learned)
         infeasible = certificate.infeasibility is not None
         status = Status.INFEASIBLE if infeasible else status
-        average = certify(model, mixture, None if infeasible else certificate.multipliers)
         multipliers = certificate.multipliers
     else:
         certificate = _judge(model, learned.last, sampling, seed)
@@ -64,6 +70,19 @@ def judged(
         average_certificate=average,
         samples=learned.samples,
     )
+
+
+def _certified(cmdp: CMDP, learned: Learned) -> tuple[Certificate, Certificate | None, str]:
+    """Certificates of the last iterate and of the mixture, and a note if there was no time for all of it."""
+    last = None
+    try:
+        with until(Hurry(GRACE)):
+            last = certify(cmdp, learned.last)
+            multipliers = last.multipliers if last.infeasibility is None else None
+            return last, certify(cmdp, learned.mixture, multipliers), ""
+    except Stopped:
+        last = last or certificate_of(cmdp, learned.last, np.zeros(cmdp.num_rows), -np.inf)
+        return last, None, f" {NO_BOUND}" if np.isinf(last.bound) else ""
 
 
 def _advice(learned: Learned, status: Status) -> str:

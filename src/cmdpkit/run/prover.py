@@ -70,7 +70,8 @@ class Prover:
         for lam in self._candidates() if near else []:
             self._ask(lam)
             for policy in near:
-                certificate = certificate_of(self.cmdp, policy(), self.multipliers, self.bound)
+                plan = self.recorder.learner.plan
+                certificate = certificate_of(self.cmdp, policy(), self.multipliers, self.bound, plan)
                 if self._proved(certificate):
                     return Proved(policy(), certificate)
         if k >= self.next_refutation:  # also when a policy is near: the limits may be missed by very little
@@ -133,10 +134,11 @@ class Prover:
             for lam in self._candidates():
                 self._ask(lam, late)
         policies = [self.recorder.policy]
-        certificates = [certificate_of(self.cmdp, policies[0], self.multipliers, self.bound)]
+        plan = self.recorder.learner.plan
+        certificates = [certificate_of(self.cmdp, policies[0], self.multipliers, self.bound, plan)]
         with contextlib.suppress(Stopped), until(late):
             average = self.recorder.average_policy
-            certificates.append(certificate_of(self.cmdp, average, self.multipliers, self.bound))
+            certificates.append(certificate_of(self.cmdp, average, self.multipliers, self.bound, plan))
             policies.append(average)
         # The policy to use: safe enough if there is such a one, then the one proved optimal to the smaller tolerance.
         merits = [(not c.feasible(self.allowed_violation), max(c.gap, c.violation)) for c in certificates]
