@@ -194,8 +194,8 @@ class CMDP(Problem):
         ]
         return self._with(even[0], scaled), np.append(exponents[0], exponents[1:][self.owners])
 
-    def _with(self, objective: PairTable, constraints: Iterable[Limit]) -> CMDP:
-        """The same model with another objective, of the same sense, and other constraints."""
+    def _with(self, objective: PairTable, constraints: Iterable[Limit], initial: Any = None) -> CMDP:
+        """The same model with another objective, of the same sense, other constraints, and perhaps another start."""
         pairs, transitions = self.pairs, self.transitions
         if pairs.is_full and not sp.issparse(transitions):
             transitions = transitions.reshape(self.states, self.actions, self.states)
@@ -204,7 +204,7 @@ class CMDP(Problem):
             transitions,
             constraints=constraints,
             gamma=self.gamma,
-            initial=self.initial,
+            initial=self.initial if initial is None else check_initial(initial, self.states),
             available=None if pairs.is_full else pairs.sparse_mask,
             state_labels=pairs.state_labels,
             action_labels=pairs.action_labels,

@@ -52,6 +52,14 @@ class Limit:
         """The limit times 2^exponent, on a table that was multiplied by as much."""
         raise NotImplementedError
 
+    def moved(self, *ends: float) -> Limit:
+        """The same with another limit: one number, or the two of `Between`."""
+        names = ("low", "high") if isinstance(self, Between) else ("limit",)
+        if len(ends) != len(names):
+            kind = "one number" if len(names) == 1 else "two numbers, low and high"
+            raise ValueError(f"the limit of constraint {self.name!r} is {kind}, got {len(ends)}")
+        return check_limits([replace(self, **dict(zip(names, ends, strict=True)))])[0]
+
     def slack(self, value: float) -> float:
         """The distance of a value from the nearer end; negative where it lies outside."""
         low, high = self.ends
