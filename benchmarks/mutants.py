@@ -428,7 +428,7 @@ MUTANTS: list[Mutant] = [
         "exact",
         ("step = min(\n", "step = max(\n", "least squares step past the boundary"),
         (
-            "slopes = matrix.T @ (target - matrix @ x)",
+            "slopes = matrix.T @ residual",
             "slopes = matrix.T @ target",
             "least squares do not see their residual",
         ),
@@ -467,7 +467,7 @@ MUTANTS: list[Mutant] = [
     ),
     *of(
         "exact/columns.py",
-        "exact certificate solve::test_closed_form solve::test_infeasible_models_are_proved_so",
+        "exact certificate steep_prices solve::test_closed_form solve::test_infeasible_models_are_proved_so",
         ("if answer.bound > self.bound:", "if answer.bound > -np.inf:", "the last bound is kept, not the best"),
         (
             "self.farkas, self.farkas_margin = y, answer.bound",
@@ -475,6 +475,7 @@ MUTANTS: list[Mutant] = [
             "the Farkas margin is overstated",
         ),
         ("weights[j] * pairs.over(visits) * pi", "weights[j] * pi", "policies are mixed without their visits"),
+        ("(high - target) / (high - low)", "(target - low) / (high - low)", "a policy goes away from its bound"),
         ("if mixture.excess > 1e-12:", "if mixture.excess > 1.0:", "a mixture outside the limits is an answer"),
     ),
     *of(
@@ -993,15 +994,16 @@ MUTANTS: list[Mutant] = [
     ),
     *of(
         "run/recorder.py",
-        "run checkpoints first_order",
+        "run checkpoints first_order bounds::test_histories_near_large_limits_keep_their_digits",
         (
             "self.occupancy += self.learner.occupancy",
             "self.occupancy = self.learner.occupancy",
             "the average is the last",
         ),
         ("iterate.v - self.margins", "iterate.v + self.margins", "tightened limits are recorded twice"),
+        (" + problem.signs * row.lost", "", "histories lose digits to large limits"),
         ('self.last_weights = np.array(state["last_weights"])', "pass", "checkpoints forget the last weights"),
-        ("int(steps), float(time), int(samples))", "int(steps), float(time), 0)", "checkpoints forget the samples"),
+        ("int(steps), float(time), int(samples),", "int(steps), float(time), 0,", "checkpoints forget the samples"),
         (
             "np.maximum(row.v, 0.0) / problem.tolerance_scales",
             "np.maximum(row.v, 0.0)",

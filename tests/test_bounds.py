@@ -185,6 +185,21 @@ def test_values_near_large_limits_keep_their_digits():
         assert ck.solve(cmdp).constraint_values[0] == pytest.approx(2.0 / 3.0, rel=1e-14)
 
 
+@pytest.mark.parametrize("method", ["pmd-pd", "npg-pd"])
+def test_histories_near_large_limits_keep_their_digits(method):
+    """The limit is slack in both models, so that the runs are the same: 1e12 has no digits below 1e-4."""
+    cost, told = np.array([[2.0 / 9.0, 0.0]]), []
+    histories = []
+    for limit in (1.0, 1e12):
+        cmdp = ck.CMDP(np.ones((1, 2, 1)), reward=[[1.0, 0.0]], constraints=[ck.AtMost(cost, limit)], gamma=2.0 / 3.0)
+        result = ck.solve(cmdp, method, tol=0.0, max_iterations=6, callback=told.append)
+        histories.append(result.history)
+    for name in ("constraint_values", "average_constraint_values"):
+        assert np.ptp(histories[0][name]) > 1e-6
+        np.testing.assert_allclose(histories[1][name], histories[0][name], rtol=1e-14)
+    np.testing.assert_array_equal([news.constraint_values for news in told[6:]], histories[1]["constraint_values"])
+
+
 def test_row_sums_are_widened_by_their_error():
     """Two thousand terms: the sum is off by more than three last places, and the range knows it."""
     row = np.append(0.5, np.full(1_999, 0.5 / 1_999))

@@ -91,6 +91,7 @@ def test_averages_by_hand():
     learner = ExactLearner(cmdp, ck.TabularPolicy.uniform(2, 2))
     recorder = ExactRecorder(cmdp, learner)
     for k, (v_0, v) in enumerate([(-4.0, 3.0), (-8.0, -2.0), (-9.0, -4.0)], start=1):
+        learner.discounted_costs = v + cmdp.offsets
         recorder.add(Iterate(k, v_0, np.array([v]), np.zeros(1), Weights(1.0, np.zeros(1)), 1, None), 0.0)
     history = recorder.history()
     np.testing.assert_allclose(history.objective, [4.0, 8.0, 9.0])

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cmdpkit.certificates.rollouts import certify_by_simulation as certify_by_simulation
     from cmdpkit.evaluation import Evaluation as Evaluation
     from cmdpkit.evaluation import evaluate as evaluate
+    from cmdpkit.evaluation.average import long_run_averages as long_run_averages
     from cmdpkit.exact.slater import slater_margin as slater_margin
     from cmdpkit.learners.neural.policy import NeuralPolicy as NeuralPolicy
     from cmdpkit.model import CMDP as CMDP
@@ -83,6 +84,7 @@ _HOME = {
     "certify_on_episodes": "training",
     "envs": "envs",
     "evaluate": "evaluation",
+    "long_run_averages": "evaluation.average",
     "from_gymnasium": "simulators.gymnasium",
     "problems": "problems",
     "rules": "rules",

@@ -117,9 +117,10 @@ def _from_start(
     rest_at_start = down(rest * mass)
     offsets = weights[1:] * cmdp.offsets
     offset_error = EPS * float(np.abs(offsets).sum()) + offsets.size * TINY
-    if not (math.isfinite(rest_at_start) and math.isfinite(start)):
+    parts = [start, -start_error, rest_at_start, -offset_error, *(-offsets).tolist()]
+    if not math.isfinite(sum(map(abs, parts))):  # an overflow proves nothing
         return -math.inf
-    return down(math.fsum([start, -start_error, rest_at_start, -offset_error, *(-offsets).tolist()]))
+    return down(math.fsum(parts))
 
 
 def _terms(cmdp: CMDP, weights: Array) -> int:

@@ -269,6 +269,21 @@ class ColumnSearch:
         self.stuck = not self._price()
         return not self.stuck
 
+    def meet(self, bound: float) -> None:
+        """Take the mixture that comes halfway from `tol` to a bound which rounding keeps below the optimum.
+
+        Where prices are steep, a bound loses a multiple of the rounding error that they weigh. A mixture of the best
+        within the limits and the best within half of `tol` beyond them has any objective in between.
+        """
+        table = np.array(self.values).T / self.scales[:, None]
+        loose = 0.5 * self.tol * self.cmdp.fine_scales[1:] / self.scales[1:]
+        strict, relaxed = (best_mixture(table[0], table[1:], limits) for limits in (np.zeros(loose.size), loose))
+        high, low = (float(table[0] @ mixture.weights) for mixture in (strict, relaxed))
+        target = (bound + 0.5 * self.tol * self.cmdp.proof_scale(bound)) / float(self.scales[0])
+        if low < high and np.isfinite(target):
+            share = min(max((high - target) / (high - low), 0.0), 1.0)
+            self.mixture = strict._replace(weights=(1.0 - share) * strict.weights + share * relaxed.weights)
+
     def _price(self) -> bool:
         """Solve the master; False when the columns found so far cannot meet the limits."""
         table = np.array(self.values).T / self.scales[:, None]

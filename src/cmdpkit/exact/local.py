@@ -73,6 +73,7 @@ class LocalDual:
         self.table = advantages(cmdp, view.state_values)
         self.seen: list[Any] = []  # choices of the greedy policies
         self.values = [view.values / scales]  # of the viewpoint itself and of each greedy policy
+        self.repeated = False  # the last greedy policy has the values of one that was known
 
     def look(self, prices: Array) -> Array:
         """The greedy policy at these prices, under the local model: its predicted V_0..V_m."""
@@ -81,8 +82,10 @@ class LocalDual:
             self.cmdp.pairs, self.table, weights, self.view.visits, is_compiled(self.cmdp.transitions)
         )
         self.seen.append(choice.astype(np.min_scalar_type(self.cmdp.actions), copy=False))
-        self.values.append((self.view.values + change) / self.scales)
-        return self.values[-1]
+        values = (self.view.values + change) / self.scales
+        self.repeated = any((values == known).all() for known in self.values)
+        self.values.append(values)
+        return values
 
     def blend(self, limits: Array, cap: float, accuracy: float) -> tuple[Blend, Array]:
         """The best policy near the viewpoint for these limits, a mixture of greedy ones, and its predicted V_0..V_m."""
@@ -92,8 +95,8 @@ class LocalDual:
             mixture = best_mixture(values[:, 0], values[:, 1:].T, limits, cap, basis)
             weights, prices, basis = mixture.weights, np.minimum(mixture.prices, cap), mixture.basis
             at_prices = self.look(prices)
-            if mixture.value - (at_prices[0] + prices @ (at_prices[1:] - limits)) <= accuracy:
-                break
+            if self.repeated or mixture.value - (at_prices[0] + prices @ (at_prices[1:] - limits)) <= accuracy:
+                break  # what is left after a policy that is in the mixture's table already is rounding
         base, used = self.view.policy, np.flatnonzero(weights[1:] > 1e-12)
         choices = [*base.choices, *(self.seen[j] for j in used)]
         shares = np.append(weights[0] * base.weights, weights[1:][used])
@@ -120,9 +123,10 @@ def outlook(
     for _ in range(PASSES):
         cuts = np.vstack([cuts, local.look(prices)])
         value = float((cuts[:, 0] + cuts[:, 1:] @ prices).min())
+        idle = local.repeated and value <= best  # the model knew this cut: what it promises beyond is rounding
         if value > best:
             best, center = value, prices
-        if closing:
+        if closing or idle:
             break
         model = best_mixture(cuts[:, 0], cuts[:, 1:].T, nothing, cap, basis)
         basis = model.basis

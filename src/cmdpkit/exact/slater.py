@@ -111,7 +111,8 @@ def _between(cmdp: CMDP, low: float, high: float, tol: float, stop: Stop) -> Lea
     search = ColumnSearch(_with_slack_state(cmdp, low, high), tol, stop)
     for _ in search.steps():
         closed = search.upper - search.bound <= 0.1 * tol * (high - low)
-        if closed or search.stuck or search.farkas is not None or stop():
+        # A search that is stuck goes on with relaxed limits: the answer is evaluated on the model itself
+        if closed or search.farkas is not None or stop():
             break
     pairs = cmdp.pairs
     policy = TabularPolicy.over(pairs, pairs.like(search.policy().pi.ravel()[: pairs.count]))

@@ -80,6 +80,7 @@ class ExactLearner:
         self.occupancy = self.cmdp.pairs.over(visits) * self.policy.pi
         values = self.cmdp.costs @ self.occupancy.ravel()
         self._objective = float(values[0])
+        self.discounted_costs: ConstraintArray = values[1:]  # limits not subtracted
         self._v = values[1:] - self.cmdp.offsets
 
     def look(self) -> ExactView:

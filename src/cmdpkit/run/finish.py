@@ -74,8 +74,8 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget) -> Out
         certificate = _certificate(search, policy)
     if status is None and search.farkas is None:
         # Nothing could be improved any more, and `tol` was still not proved: rounding is in the way
-        certificate, proved = _polished(search, policy, certificate, tol)
-        status = Status.OPTIMAL if proved else Status.NUMERICAL_ERROR
+        policy, certificate = _polished(search, policy, certificate, tol)
+        status = Status.OPTIMAL if certificate.optimal(tol) else Status.NUMERICAL_ERROR
     assert status is not None
     return Outcome(status, policy, certificate, _history(rows), search.oracle_calls)
 
@@ -139,12 +139,18 @@ def _certificate(search: ColumnSearch, policy: TabularPolicy) -> Certificate:
 
 def _polished(
     search: ColumnSearch, policy: TabularPolicy, certificate: Certificate, tol: float
-) -> tuple[Certificate, bool]:
-    """The certificate with a bound whose rounding errors are counted state by state."""
-    bound = polished_bound(search.cmdp, np.append(1.0, search.multipliers), search.stop)
+) -> tuple[TabularPolicy, Certificate]:
+    """With a bound whose rounding errors are counted state by state and, if need be, a policy that comes to meet it."""
+    cmdp, multipliers = search.cmdp, search.multipliers
+    bound = max(search.bound, polished_bound(cmdp, np.append(1.0, multipliers), search.stop))
     if bound > search.bound:
-        certificate = certificate_of(search.cmdp, policy, search.multipliers, bound, search.plan)
-    return certificate, certificate.optimal(tol)
+        certificate = certificate_of(cmdp, policy, multipliers, bound, search.plan)
+    if certificate.optimal(tol) or not cmdp.num_constraints:
+        return policy, certificate
+    search.meet(bound)
+    halfway = search.policy()
+    met = certificate_of(cmdp, halfway, multipliers, bound, search.plan)
+    return (halfway, met) if _merit(met, tol) < _merit(certificate, tol) else (policy, certificate)
 
 
 def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:

@@ -26,6 +26,7 @@ class Row(NamedTuple):
     inner_steps: int
     time: float
     samples: int = 0  # transitions or environment steps so far
+    lost: Any = 0.0  # (m,) what v + offset misses of the value itself: digits below the last one of a large limit
 
 
 class Recorder(Protocol):
@@ -65,7 +66,8 @@ class ExactRecorder:
         self.values[1:] += v
         self.last_weights = np.array([iterate.weights.objective, *iterate.weights.constraints])
         self.weights += self.last_weights
-        self.rows.append(Row(iterate.objective, v, iterate.multipliers, iterate.inner_steps, elapsed))
+        lost = self.learner.discounted_costs - (v + self.problem.offsets)
+        self.rows.append(Row(iterate.objective, v, iterate.multipliers, iterate.inner_steps, elapsed, lost=lost))
 
     @property
     def average_policy(self) -> TabularPolicy:
@@ -139,12 +141,18 @@ def columns_of(problem: Problem, rows: Sequence[Row]) -> dict[str, Array]:
     lam = np.array([row.multipliers for row in rows], dtype=float).reshape(count, m)
     return {
         "objective": problem.sense * v_0 + 0.0,
-        "constraint_values": problem.user_constraint_values(v),
+        "constraint_values": _constraint_values(problem, rows),
         "violation": np.maximum(v, 0.0).max(axis=1, initial=0.0),
         "multipliers": problem.stated_prices(lam),
         "inner_steps": np.array([row.inner_steps for row in rows], dtype=int),
         "time": np.array([row.time for row in rows], dtype=float),
     }
+
+
+def _constraint_values(problem: Problem, rows: Sequence[Row]) -> Array:
+    """(K, m) values that compare with the user's limits."""
+    values = [problem.user_constraint_values(row.v) + problem.signs * row.lost for row in rows]
+    return np.array(values, dtype=float).reshape(len(rows), problem.num_constraints)
 
 
 def with_averages(problem: Problem, rows: Sequence[Row]) -> dict[str, Array]:
@@ -155,7 +163,7 @@ def with_averages(problem: Problem, rows: Sequence[Row]) -> dict[str, Array]:
     average = np.cumsum(np.array([row.v for row in rows], dtype=float).reshape(count, m), axis=0) / k[:, None]
     return columns_of(problem, rows) | {
         "average_objective": problem.sense * np.cumsum(v_0) / k + 0.0,
-        "average_constraint_values": problem.user_constraint_values(average),
+        "average_constraint_values": np.cumsum(_constraint_values(problem, rows), axis=0) / k[:, None],
         "average_violation": np.maximum(average, 0.0).max(axis=1, initial=0.0),
     }
 
@@ -172,7 +180,7 @@ def snapshot(
         multipliers=problem.stated_prices(row.multipliers).copy(),
         time=row.time,
         samples=samples,
-        constraint_values=problem.user_constraint_values(row.v),
+        constraint_values=_constraint_values(problem, [row])[0],
         **details,
     )
 
@@ -185,6 +193,6 @@ def rows_as_columns(rows: Sequence[Row]) -> dict[str, Any]:
 def rows_from_columns(state: dict[str, Any]) -> list[Row]:
     columns = zip(*(state[f"row_{name}"] for name in Row._fields), strict=True)
     return [
-        Row(float(v_0), np.asarray(v), np.asarray(lam), int(steps), float(time), int(samples))
-        for v_0, v, lam, steps, time, samples in columns
+        Row(float(v_0), np.asarray(v), np.asarray(lam), int(steps), float(time), int(samples), np.asarray(lost))
+        for v_0, v, lam, steps, time, samples, lost in columns
     ]

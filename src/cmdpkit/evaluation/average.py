@@ -1,0 +1,97 @@
+"""Long-run averages: how often a policy visits each state in the long run.
+
+The chain of a policy ends in one of its recurrent classes and then visits the states of that class with fixed
+frequencies, periodic or not. The long-run distribution from the start is the mixture of these, weighted by the
+probabilities of ending in each class.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from cmdpkit.checks import Array, ConstraintArray, StateArray
+from cmdpkit.evaluation.chain import mixed_chain
+from cmdpkit.model import CMDP, check_model
+from cmdpkit.policy import MixturePolicy, as_policy
+
+DENSE = 200
+"""Up to this many states a dense solver is as fast as a sparse one."""
+
+
+def long_run_averages(cmdp: CMDP, policy: Any) -> tuple[float, ConstraintArray]:
+    """Long-run averages per step, from the initial distribution: of the objective, and of every constraint's quantity.
+
+    A limit with `per_step=True` bounds an average that is weighted by the discount, which counts early steps more. This
+    is the average over a long time of the same policy, without any discount.
+
+    Args:
+        cmdp: the model.
+        policy: a `TabularPolicy`, an (S, A) array of probabilities, or a `MixturePolicy`, whose averages are mixed.
+
+    Example:
+        >>> import cmdpkit as ck
+        >>> model = ck.problems.wireless()
+        >>> result = ck.solve(model)
+        >>> averages = ck.long_run_averages(model, result.policy)[1]
+        >>> print(result.constraint_values.round(3), averages.round(3))
+        [1.5] [1.633]
+    """
+    check_model(cmdp)
+    if isinstance(policy, MixturePolicy):
+        parts = [long_run_averages(cmdp, part) for part in policy.policies]
+        objective = sum(w * part[0] for w, part in zip(policy.weights, parts, strict=True))
+        return float(objective), np.asarray(policy.weights @ np.array([part[1] for part in parts]))
+    pi = as_policy(policy, cmdp.pairs).pi
+    visits = long_run_distribution(mixed_chain(cmdp, pi), cmdp.initial)
+    played = (cmdp.pairs.over(visits) * pi).ravel()
+    tables = (cmdp.objective, *(np.asarray(c.values) for c in cmdp.constraints))
+    quantities = np.array([table.ravel() @ played for table in tables])
+    return float(quantities[0]), quantities[1:]
+
+
+def long_run_distribution(chain: Any, initial: StateArray) -> StateArray:
+    """(S,) the share of time spent in each state in the long run, from this distribution of the first state."""
+    from scipy.sparse.csgraph import connected_components
+
+    matrix = sp.csr_array(chain)
+    matrix.eliminate_zeros()
+    count, component = connected_components(matrix, directed=True, connection="strong")
+    moves = matrix.tocoo()
+    leaves = component[moves.row] != component[moves.col]
+    closed = np.ones(count, dtype=bool)
+    closed[component[moves.row[leaves]]] = False  # a class that can be left is not recurrent
+    recurrent = closed[component]
+    arrived = np.where(recurrent, initial, 0.0)
+    if not recurrent.all():
+        inside, outside = np.flatnonzero(~recurrent), np.flatnonzero(recurrent)
+        visits = _solve((sp.eye_array(inside.size) - matrix[inside][:, inside]).T, initial[inside])
+        arrived[outside] += matrix[inside][:, outside].T @ visits
+    weights = np.bincount(component, arrived, minlength=count)
+    shares = np.zeros(initial.size)
+    for k in np.flatnonzero(closed & (weights > 0.0)):
+        states = np.flatnonzero(component == k)
+        shares[states] = weights[k] * stationary(matrix[states][:, states])
+    return shares
+
+
+def stationary(chain: Any) -> Array:
+    """(n,) the stationary distribution of an irreducible chain: μ = μ P, Σ μ = 1."""
+    n = chain.shape[0]
+    if n == 1:
+        return np.ones(1)
+    # With μ(0) = 1 the other n − 1 balance equations have one solution, which is then normalised
+    system = (sp.eye_array(n) - chain).T.tocsc()
+    rest = _solve(system[1:, 1:], -system[1:, [0]].toarray().ravel())
+    visits = np.append(1.0, np.maximum(rest, 0.0))
+    return np.asarray(visits / visits.sum())
+
+
+def _solve(matrix: Any, b: Array) -> Array:
+    from scipy.sparse.linalg import splu
+
+    if matrix.shape[0] <= DENSE:
+        return np.linalg.solve(matrix.toarray(), b)
+    return np.asarray(splu(matrix.tocsc()).solve(b))

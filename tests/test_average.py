@@ -1,0 +1,66 @@
+"""Long-run averages of policies, against hand-computed chains and powers of the chain."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import cmdpkit as ck
+from cmdpkit.evaluation.average import long_run_distribution, stationary
+
+
+def by_powers(P, initial):
+    """The lazy chain (P + I)/2 has the same long-run distribution, and is not periodic."""
+    return initial @ np.linalg.matrix_power((P + np.eye(len(P))) / 2, 2**20)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_chains_of_every_kind(seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 8))
+    kinds = [
+        lambda: rng.dirichlet(np.full(n, 0.5), size=n),
+        lambda: np.eye(n)[rng.integers(n, size=n)],  # deterministic: periodic, several classes
+        lambda: np.eye(n)[rng.permutation(n)],
+        lambda: _sparse_rows(rng, n),
+    ]
+    P, initial = kinds[seed % 4](), rng.dirichlet(np.ones(n))
+    found = long_run_distribution(P if seed % 3 else sp.csr_array(P), initial)
+    np.testing.assert_allclose(found, by_powers(P, initial), atol=1e-8)
+    np.testing.assert_allclose(found @ P, found, atol=1e-12)
+    assert found.sum() == pytest.approx(1.0, abs=1e-12)
+
+
+def _sparse_rows(rng, n):
+    P = np.where(rng.random((n, n)) < 0.4, rng.random((n, n)), 0.0)
+    P[P.sum(axis=1) == 0.0, 0] = 1.0
+    return P / P.sum(axis=1, keepdims=True)
+
+
+def test_two_classes_by_hand():
+    """From state 0 half of the way leads to state 1, which stays, and half to the cycle 2, 3."""
+    P = np.array([[0.0, 0.5, 0.5, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0]])
+    np.testing.assert_allclose(long_run_distribution(P, np.array([1.0, 0, 0, 0])), [0.0, 0.5, 0.25, 0.25])
+    np.testing.assert_allclose(long_run_distribution(P, np.array([0.0, 0, 1.0, 0])), [0.0, 0.0, 0.5, 0.5])
+
+
+def test_a_queue_in_closed_form():
+    """Births with probability p and deaths with q: μ(n) ∝ (p/q)ⁿ."""
+    p, q, n = 0.2, 0.3, 400
+    P = sp.diags_array([np.full(n - 1, q), np.full(n, 1 - p - q), np.full(n - 1, p)], offsets=[-1, 0, 1]).toarray()
+    P[0, 0] += q
+    P[-1, -1] += p
+    expected = (p / q) ** np.arange(n)
+    np.testing.assert_allclose(stationary(sp.csr_array(P)), expected / expected.sum(), atol=1e-15)
+
+
+def test_averages_of_a_policy_and_of_a_mixture():
+    """A machine that is run (reward 1, breaks with 0.1) and repaired: broken one step in eleven."""
+    P = np.array([[[0.9, 0.1]], [[1.0, 0.0]]])
+    broken = ck.AtMost([[0.0], [1.0]], 0.5, per_step=True)
+    model = ck.CMDP(P, reward=[[1.0], [0.0]], constraints=[broken], gamma=0.5, initial=0)
+    policy = ck.TabularPolicy.uniform(2, 1)
+    for one in (policy, ck.MixturePolicy([policy, policy], [0.3, 0.7])):
+        objective, values = ck.long_run_averages(model, one)
+        assert objective == pytest.approx(10 / 11)
+        np.testing.assert_allclose(values, [1 / 11])
+    assert ck.evaluate(model, policy).constraint_values[0] < 1 / 11 - 0.04  # the discount counts the good start more
