@@ -237,7 +237,7 @@ MUTANTS: list[Mutant] = [
         ("np.minimum(1.0, self.spans)", "np.maximum(1.0, self.spans)", "small costs are solved roughly"),
         ("np.abs(self.limits) / LARGEST_VALUE", "0.0 * np.abs(self.limits)", "limits that overflow pass"),
         (
-            "            initial=self.initial,\n",
+            "            initial=self.initial if initial is None else check_initial(initial, self.states),\n",
             "",
             "a tightened model starts anywhere",
         ),

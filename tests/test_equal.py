@@ -1,6 +1,8 @@
 """Limits with two ends: `Equal` and `Between`, against an LP that states them as they are; objectives per step."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import scipy.sparse as sp
 from scipy.optimize import linprog
 
 import cmdpkit as ck
+from cmdpkit.exact.master import best_mixture
 from models import random_model
 
 EXACT = ("auto", "columns", "lp")
@@ -253,6 +256,27 @@ def test_netting_two_prices_keeps_the_bound():
         np.testing.assert_array_equal(both.stated_prices(rows), [high - low])
         net = sense * ck.certify(both, pi, [high - low]).bound
         assert net == pytest.approx(sense * ck.certify(split, pi, rows).bound + 0.3 * min(high, low), abs=1e-9)
+
+
+def test_the_master_prices_one_of_two_opposite_rows():
+    """Two columns with values −1 and 1 of one quantity, costs 0 and 1, and the quantity held at 0.
+
+    Half of each costs 0.5; c + λ v is the same for both at λ = −0.5, which the lower of the two sides pays.
+    """
+    rows = np.array([[-1.0, 1.0], [1.0, -1.0]])
+    for order in ([0, 1], [1, 0]):
+        mixture = best_mixture(np.array([0.0, 1.0])[order], rows[:, order], np.zeros(2), opposites=np.array([[0, 1]]))
+        np.testing.assert_allclose(mixture.weights, [0.5, 0.5], atol=1e-12)
+        np.testing.assert_allclose(mixture.prices, [0.0, 0.5], atol=1e-12)
+
+
+def test_the_page_on_limits_runs():
+    page = Path(__file__).parent.parent / "docs" / "modelling.md"
+    section = page.read_text("utf-8").split("\n## Limits\n")[1].split("\n## ")[0]
+    programs = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert programs
+    for text in programs:
+        exec(text, {})
 
 
 def test_prices_go_from_rows_to_constraints_and_back():

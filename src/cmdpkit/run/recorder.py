@@ -151,7 +151,7 @@ def columns_of(problem: Problem, rows: Sequence[Row]) -> dict[str, Array]:
 
 def _constraint_values(problem: Problem, rows: Sequence[Row]) -> Array:
     """(K, m) values that compare with the user's limits."""
-    values = [problem.user_constraint_values(row.v) + problem.signs * row.lost for row in rows]
+    values = [problem.user_constraint_values(row.v) + problem.stated(problem.signs * row.lost) for row in rows]
     return np.array(values, dtype=float).reshape(len(rows), problem.num_constraints)
 
 
