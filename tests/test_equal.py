@@ -146,7 +146,7 @@ def _moved(cmdp, delta):
         else type(c)(c.values, c.limit + delta, c.name, c.per_step)
         for c in cmdp.constraints
     ]
-    return cmdp._with(cmdp.objective, moved)
+    return cmdp._derived(moved)
 
 
 @pytest.mark.parametrize("method", EXACT)
@@ -227,7 +227,7 @@ def test_an_equality_is_two_inequalities():
     values = plain.constraints[0].values
     center = float(ck.solve(plain).constraint_values[0])
     one, two = (
-        plain._with(plain.objective, limits)
+        plain._derived(limits)
         for limits in (
             [ck.Between(values, center - 0.1, center + 0.1, name="c")],
             [ck.AtMost(values, center + 0.1, name="high"), ck.AtLeast(values, center - 0.1, name="low")],
@@ -244,9 +244,8 @@ def test_an_equality_is_two_inequalities():
 def test_netting_two_prices_keeps_the_bound():
     """min of the Lagrangian with prices (λ₊, λ₋) is no larger than with their difference, by (high − low) min(λ)."""
     cmdp = two_sided_model(4)
-    both = cmdp._with(cmdp.objective, [ck.Between(cmdp.constraints[0].values, 0.1, 0.4, "c")])
-    split = cmdp._with(
-        cmdp.objective,
+    both = cmdp._derived([ck.Between(cmdp.constraints[0].values, 0.1, 0.4, "c")])
+    split = cmdp._derived(
         [ck.AtMost(both.constraints[0].values, 0.4, "a"), ck.AtLeast(both.constraints[0].values, 0.1, "b")],
     )
     pi = np.full((cmdp.states, cmdp.actions), 1.0 / cmdp.actions)
@@ -433,6 +432,61 @@ def test_an_equality_has_no_slater_point():
     zero = ck.solve(machine(ck.Between(WEAR, 1.0, 2.0)), "pmd-pd-zero")
     assert zero.status is ck.Status.OPTIMAL
     assert zero.violations[0] == 0.0
+
+
+# -- other limits, earlier results, trade-offs -------------------------------------------------------------------------
+
+
+def test_limits_are_changed_by_name():
+    cmdp = machine(ck.Equal(WEAR, 2.0, name="wear"), ck.Between(WEAR, 1.0, 3.0, name="use"), objective_name="profit")
+    moved = cmdp.with_limits(wear=1.5, use=(1.2, 1.4))
+    assert [c.bound for c in moved.constraints] == [1.5, [1.2, 1.4]]
+    assert ck.solve(moved).status is ck.Status.INFEASIBLE
+    assert ck.solve(moved.with_limits(wear=None)).objective == pytest.approx(1.4, abs=1e-9)
+    assert moved.objective_name == "profit"
+    assert moved.with_objective(cost="wear").objective_name == "wear"
+    for wrong, words in (({"wear": (1.0, 2.0)}, "is one number"), ({"use": 1.0}, r"is \(low, high\), not 1.0")):
+        with pytest.raises(ValueError, match=words):
+            cmdp.with_limits(wrong)
+
+
+@pytest.mark.parametrize("method", [*EXACT, "pmd-pd"])
+def test_an_earlier_result_starts_another_limit(method):
+    cmdp = two_sided_model(1)
+    first = ck.solve(cmdp, method)
+    c = cmdp.constraints[0]
+    near = cmdp.with_limits({c.name: c.limit + 1e-3 * max(1.0, abs(c.limit))})
+    truth = optimum(near)
+    assert truth is not None
+    check_optimal(near, ck.solve(near, method, start=first), truth)
+    one = machine(ck.Equal([[1.0, 0.0]], 2.0, name="c"))
+    other = machine(ck.AtMost([[1.0, 0.0]], 4.0, name="c"))
+    assert ck.solve(one, method).multipliers[0] == pytest.approx(-1.0, abs=1e-4)
+    assert ck.solve(other, method, start=ck.solve(one, method)).objective == pytest.approx(5.0, abs=1e-4)
+
+
+def test_a_frontier_over_one_end():
+    """At most x of 5 units of work: the profit is x, down to the other end of the range."""
+    cmdp = machine(ck.Between(WEAR, 1.0, 2.0, name="wear"), objective_per_step=True)
+    curve = ck.frontier(cmdp, "wear <=", [1.0, 2.0, 3.0])
+    np.testing.assert_allclose(curve.objectives, [0.2, 0.4, 0.6], atol=1e-4)
+    whole = ck.frontier(cmdp, "wear <=")
+    assert whole.least[1] == pytest.approx(1.0, abs=1e-3)
+    with pytest.raises(ValueError, match="the model has 'wear <=', 'wear >='"):
+        ck.frontier(cmdp, "wear")
+
+
+def test_a_diagnosis_names_the_end_that_conflicts():
+    cmdp = machine(ck.Equal(WEAR, 2.0, name="wear"), ck.AtMost(WEAR, 1.0, name="use"))
+    found = ck.diagnose(cmdp)
+    assert found.conflict == ("wear >=", "use")
+    assert found.relaxations["use"].attained == pytest.approx(2.0, abs=1e-5)
+    assert found.relaxations["wear >="].attained == pytest.approx(1.0, abs=1e-5)
+    assert found.relaxations["wear <="] is None
+    result = ck.solve(cmdp)
+    assert result.status is ck.Status.INFEASIBLE
+    assert result.certificate.infeasibility[0] < 0.0 < result.certificate.infeasibility[1]
+    assert "'wear >=' to 1" in result.message
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------

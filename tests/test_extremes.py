@@ -115,3 +115,10 @@ def test_a_slater_margin_that_the_columns_see_only_with_relaxed_limits():
     low, high = slater_bracket(ExactModel(cmdp))
     assert float(high) < 0.0
     assert ck.slater_margin(cmdp) == pytest.approx(float(low), rel=1e-4)
+
+
+def test_a_limit_beyond_the_range_of_doubles_in_units_of_its_cost():
+    """Costs of 1e-310 against a limit of -4e-3: refuted, also by the LP."""
+    cmdp = FAMILIES["against"](np.random.default_rng([7, 43]))
+    for method in ("auto", "lp"):
+        assert ck.solve(cmdp, method).status is ck.Status.INFEASIBLE

@@ -10,7 +10,7 @@ from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.certificates.checker import certificate_of, refutation
 from cmdpkit.exact.balance import Balance
 from cmdpkit.exact.columns import ColumnSearch
-from cmdpkit.exact.mdp import minimise
+from cmdpkit.exact.mdp import Stop, minimise, never
 from cmdpkit.model import CMDP, check_model
 from cmdpkit.policy import as_any_policy
 
@@ -58,10 +58,10 @@ def _in_even_units(cmdp: CMDP, policy: Any) -> Certificate:
     return certificate_of(cmdp, policy, *balance.dual(search.multipliers, search.bound))
 
 
-def best_bound(cmdp: CMDP, accuracy: float = 1e-10) -> ColumnSearch:
+def best_bound(cmdp: CMDP, accuracy: float = 1e-10, stop: Stop = never) -> ColumnSearch:
     """Solve the dual problem: multipliers with the largest G(λ), or a Farkas proof."""
-    search = ColumnSearch(cmdp)
+    search = ColumnSearch(cmdp, stop=stop)
     for _ in search.steps():
-        if search.upper - search.bound <= accuracy * max(1.0, abs(search.bound)):
+        if search.upper - search.bound <= accuracy * max(1.0, abs(search.bound)) or stop():
             break
     return search

@@ -63,7 +63,7 @@ def find_model(
     """A model file, or a built-in problem by name with parameters; with other limits and another start if given."""
     cmdp = _find_model(name, parameters)
     cmdp = _with_limits(cmdp, limits) if limits else cmdp
-    return cmdp if initial is None else cmdp._with(cmdp.objective, cmdp.constraints, _state(cmdp, initial))
+    return cmdp if initial is None else cmdp.started_in(_state(cmdp, initial))
 
 
 def _state(cmdp: CMDP, text: str) -> int:
@@ -77,18 +77,17 @@ def _state(cmdp: CMDP, text: str) -> int:
 
 def _with_limits(cmdp: CMDP, limits: tuple[str, ...]) -> CMDP:
     """The model with other limits, each given as NAME=VALUE or NAME=LOW,HIGH."""
-    constraints = list(cmdp.constraints)
+    wanted: dict[str, Any] = {}
     for text in limits:
         name, equals, value = text.rpartition("=")
         try:
-            ends = [float(part) for part in value.split(",")]
+            ends = tuple(float(part) for part in value.split(","))
         except ValueError:
-            ends = []
+            ends = ()
         if not equals or not ends:
             raise ValueError(f"--limit {text!r} must be NAME=VALUE with a number, or NAME=LOW,HIGH")
-        i = cmdp.constraint_index(name)
-        constraints[i] = constraints[i].moved(*ends)
-    return cmdp._with(cmdp.objective, constraints)
+        wanted[name] = ends[0] if len(ends) == 1 else ends
+    return cmdp.with_limits(wanted)
 
 
 def _find_model(name: str, parameters: tuple[str, ...]) -> CMDP:

@@ -43,7 +43,8 @@ def solve_lp(
     scales = _scales(cmdp)
     rows = cmdp.costs[1:] / scales[1:, None]
     options = {"time_limit": time_limit and max(time_limit, 1e-3), "maxiter": max_iterations}
-    answer = _highs(cmdp, cmdp.costs[0] / scales[0], rows, cmdp.offsets / scales[1:], options=options, stop=stop)
+    limits = _limits(cmdp, scales[1:])
+    answer = _highs(cmdp, cmdp.costs[0] / scales[0], rows, limits, options=options, stop=stop)
     if answer.status == 2:
         return LPSolution(False, message=answer.message, iterations=answer.iterations)
     if answer.x is None or answer.prices is None:
@@ -65,7 +66,7 @@ def least_violation(
     excess = (scales if units is None else units) / scales  # of row i for each unit of the common excess t
     rows = cmdp.costs[1:] / scales[:, None]
     options = {"time_limit": time_limit}
-    answer = _highs(cmdp, np.zeros(rows.shape[1]), rows, cmdp.offsets / scales, excess, options, stop)
+    answer = _highs(cmdp, np.zeros(rows.shape[1]), rows, _limits(cmdp, scales), excess, options, stop)
     if answer.x is None or answer.prices is None:
         raise ArithmeticError(f"HiGHS did not solve the feasibility problem: {answer.message}")
     y = np.maximum(-answer.prices, 0.0) / scales
@@ -75,6 +76,12 @@ def least_violation(
 def _scales(cmdp: CMDP) -> Array:
     """The largest size of each cost, so that HiGHS's absolute tolerances mean the same for all units."""
     return np.where(cmdp.cost_sizes > 0.0, cmdp.cost_sizes, 1.0)
+
+
+def _limits(cmdp: CMDP, scales: Array) -> Array:
+    """The limits in units of the costs; one that dwarfs its cost is as good as infinite."""
+    with np.errstate(over="ignore"):
+        return np.clip(cmdp.offsets / scales, -1e18, 1e18)
 
 
 def _policy(cmdp: CMDP, x: Array) -> TabularPolicy:

@@ -11,7 +11,7 @@ user's units. `Equal` and `Between` are one of each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -34,9 +34,12 @@ from cmdpkit.checks import (
     refreeze,
 )
 from cmdpkit.files import PathLike, load_arrays, save_arrays
-from cmdpkit.model.limits import AtLeast, AtMost, Between, Equal, Limit, OneSided, check_limits
+from cmdpkit.model.limits import AtLeast, AtMost, Between, Equal, Limit, check_limits, check_new_limits
 from cmdpkit.model.pairs import Label, Pairs, check_available, check_labels, check_table, initial_state
 from cmdpkit.model.problem import Problem
+
+NewLimit = float | tuple[float, float] | None
+"""What `with_limits` takes for a limit: a number, (low, high), or None to remove it."""
 
 LARGEST_RATIO = 1e70
 """Costs larger than this, or smaller than its inverse, are balanced before they are solved for."""
@@ -93,29 +96,29 @@ class CMDP(Problem):
         objective_name: str | None = None,
         objective_per_step: bool = False,
     ) -> None:
-        if (reward is None) == (cost is None):
-            given = "both were" if reward is not None else "neither was"
-            raise ValueError(f"exactly one of reward (maximised) and cost (minimised) is needed; {given} given")
+        kind, table = _one_objective(reward, cost)
         self.gamma = check_gamma(gamma)
         self.transitions, self.pairs = _check_pairs(transitions, available, state_labels, action_labels)
         self.states, self.actions = self.pairs.states, self.pairs.actions
         self.row_sums = check_rows(self.transitions, self.gamma, self.pairs.pair_name, self.pairs.state_name)
         self.longest_row = longest_row(self.transitions)
-        self.maximise = reward is not None
-        kind, table = ("reward", reward) if self.maximise else ("cost", cost)
+        self.maximise = kind == "reward"
         self.objective: PairTable = check_table(table, self.pairs, self.transitions, kind)
         self.constraints = _check_constraints(constraints, self.pairs, self.transitions)
         self.initial: StateArray = check_initial(initial_state(initial, self.pairs), self.states)
         self._set_objective(objective_name, objective_per_step)
         self._set_units()
+        self._set_costs()
+        self._check_range()
+        self._frozen = True
+
+    def _set_costs(self) -> None:
         # Internal sign convention: costs (rows + 1, N) with V_i = ⟨costs_i⟩ − offset_i
         tables = np.stack([self.objective, *(np.asarray(c.values) for c in self.rows)])
         self.costs: CostTable = freeze(self.units[:, None] * tables.reshape(self.num_rows + 1, -1))
         self.cost_sizes: CostArray = freeze(np.maximum(self.costs.max(axis=1), -self.costs.min(axis=1)))  # max |c_i|
         # max − min of each of these costs over all (s, a): how much a single step can matter
         self.spans: CostArray = freeze(np.ptp(self.costs, axis=1))
-        self._check_range()
-        self._frozen = True
 
     @property
     def state_labels(self) -> tuple[Label, ...] | None:
@@ -161,14 +164,97 @@ class CMDP(Problem):
         """What `tol` is relative to in the gap of a policy with the given objective."""
         return max(abs(objective), float(self.fine_scales[0]))
 
+    # -- the same model with other limits or another objective ---------------------------------------------------
+
+    def with_limits(self, limits: Mapping[str, NewLimit] | None = None, /, **named: NewLimit) -> CMDP:
+        """The same model with other limits, by name; None removes a limit. Nothing is copied or validated again.
+
+        Args:
+            limits: a mapping from names to limits, for names that are no Python identifiers.
+            **named: limits by name: a number, or (low, high) for `Between`.
+
+        Example:
+            >>> import cmdpkit as ck
+            >>> cmdp = ck.problems.paper()
+            >>> loose = cmdp.with_limits(utility=2.5)
+            >>> round(ck.solve(loose).objective, 6)
+            4.515866
+        """
+        wanted = check_new_limits(limits, named, self.names)
+        new = [c.moved(wanted[str(c.name)]) if c.name in wanted else c for c in self.constraints]
+        return self._derived([c for c in new if c is not None])
+
+    def with_objective(self, *, reward: ArrayLike | str | None = None, cost: ArrayLike | str | None = None) -> CMDP:
+        """The same model with another objective; the transitions and all limits are shared.
+
+        Args:
+            reward: (S, A) array whose discounted sum is maximised, or the name of a constraint whose table to take; or
+            cost: the same, minimised. Give exactly one of the two.
+
+        Example:
+            >>> import cmdpkit as ck
+            >>> cmdp = ck.problems.paper()
+            >>> round(ck.solve(cmdp.with_objective(reward="utility")).objective, 6)  # the most that is possible
+            4.525027
+        """
+        kind, table = _one_objective(reward, cost)
+        name = table if isinstance(table, str) else None
+        return self._derived(self.constraints, self._table(table, kind), kind == "reward", objective_name=name)
+
+    def _table(self, table: Any, kind: str) -> PairTable:
+        """A table as given, or that of the constraint with this name."""
+        if not isinstance(table, str):
+            return check_table(table, self.pairs, self.transitions, kind)
+        if table not in self.names:
+            known = ", ".join(map(repr, self.names)) or "none"
+            raise ValueError(f"{kind}={table!r} is not the name of a constraint; the model has {known}")
+        return np.asarray(self.constraints[self.names.index(table)].values)
+
+    def _derived(
+        self,
+        constraints: Iterable[Limit],
+        objective: PairTable | None = None,
+        maximise: bool | None = None,
+        **others: Any,
+    ) -> CMDP:
+        """The model with other, validated limits, objective and attributes. Whatever stays is shared."""
+        model = object.__new__(CMDP)
+        model.__dict__.update({name: value for name, value in self.__dict__.items() if name != "_frozen"})
+        model.constraints = tuple(constraints)
+        if objective is not None:
+            model.objective = objective
+            model.maximise = self.maximise if maximise is None else maximise
+        for name, value in others.items():
+            setattr(model, name, value)
+        model._set_units()
+        kept = [(id(c.values), c.sign, c.per_step) for c in model.rows]
+        if objective is not None or kept != [(id(c.values), c.sign, c.per_step) for c in self.rows]:
+            model._set_costs()
+        model._check_range()
+        model._frozen = True
+        return model
+
     def tightened(self, margin: float | ConstraintArray) -> CMDP:
         """The model of eq. cmdp_zero: every row moved inwards by `margin`, one number or one per row."""
         margins = np.broadcast_to(np.asarray(margin, dtype=float), (self.num_rows,))
-        moved = [
-            replace(row, limit=row.limit - row.sign * float(delta), name=name)
-            for row, delta, name in zip(self.rows, margins, _distinct(self.rows), strict=True)
-        ]
-        return self._with(self.objective, moved)
+        single, moved = self.one_sided, self.limits - self.signs * margins
+        return single._derived(
+            [replace(row, limit=float(limit)) for row, limit in zip(single.rows, moved, strict=True)]
+        )
+
+    def started_in(self, state: int) -> CMDP:
+        """The same model with one initial state."""
+        return self._derived(self.constraints, initial=check_initial(state, self.states))
+
+    @property
+    def one_sided(self) -> CMDP:
+        """The same model with every row as a constraint: `Equal` and `Between` become two, named with their sense."""
+        if self.num_rows == self.num_constraints:
+            return self
+        sides = [(row, self.constraints[i]) for row, i in zip(self.rows, self.owners, strict=True)]
+        return self._derived(
+            [row if row is stated else replace(row, name=f"{row.name} {row.symbol}") for row, stated in sides]
+        )
 
     @property
     def is_extreme(self) -> bool:
@@ -187,31 +273,12 @@ class CMDP(Problem):
         limits = [max(abs(row.limit) for row in c.sides()) for c in self.constraints]
         sizes[1:] = np.maximum(sizes[1:], np.array(limits) / LARGEST_RATIO)
         exponents = np.where(sizes > 0.0, np.frexp(np.where(sizes > 0.0, sizes, 1.0))[1], 0)
-        even = [np.ldexp(table, -exponent) for table, exponent in zip(tables, exponents, strict=True)]
+        even = [freeze(np.ldexp(table, -exponent)) for table, exponent in zip(tables, exponents, strict=True)]
         scaled = [
             c.scaled(table, -int(exponent))
             for c, table, exponent in zip(self.constraints, even[1:], exponents[1:], strict=True)
         ]
-        return self._with(even[0], scaled), np.append(exponents[0], exponents[1:][self.owners])
-
-    def _with(self, objective: PairTable, constraints: Iterable[Limit], initial: Any = None) -> CMDP:
-        """The same model with another objective, of the same sense, other constraints, and perhaps another start."""
-        pairs, transitions = self.pairs, self.transitions
-        if pairs.is_full and not sp.issparse(transitions):
-            transitions = transitions.reshape(self.states, self.actions, self.states)
-        settings: dict[str, Any] = {"reward" if self.maximise else "cost": objective}
-        return CMDP(
-            transitions,
-            constraints=constraints,
-            gamma=self.gamma,
-            initial=self.initial if initial is None else check_initial(initial, self.states),
-            available=None if pairs.is_full else pairs.sparse_mask,
-            state_labels=pairs.state_labels,
-            action_labels=pairs.action_labels,
-            objective_name=self.objective_name,
-            objective_per_step=self.objective_per_step,
-            **settings,
-        )
+        return self._derived(scaled, even[0]), np.append(exponents[0], exponents[1:][self.owners])
 
     # -- files --------------------------------------------------------------------------------------------------
 
@@ -305,10 +372,12 @@ def _limit_from(low: Any, values: Any, limit: Any, name: Any, at_least: Any, per
     return Equal(values, float(limit), **rest) if low == limit else Between(values, float(low), float(limit), **rest)
 
 
-def _distinct(rows: tuple[OneSided, ...]) -> list[str]:
-    """Names of rows as constraints of their own: those of two sides must differ."""
-    names = [str(row.name) for row in rows]
-    return [f"{name} {row.symbol}" if names.count(name) > 1 else name for name, row in zip(names, rows, strict=True)]
+def _one_objective(reward: Any, cost: Any) -> tuple[str, Any]:
+    """Which of the two was given, and what."""
+    if (reward is None) == (cost is None):
+        given = "both were" if reward is not None else "neither was"
+        raise ValueError(f"exactly one of reward (maximised) and cost (minimised) is needed; {given} given")
+    return ("cost", cost) if reward is None else ("reward", reward)
 
 
 def check_model(cmdp: Any) -> None:

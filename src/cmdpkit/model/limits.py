@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -52,13 +52,18 @@ class Limit:
         """The limit times 2^exponent, on a table that was multiplied by as much."""
         raise NotImplementedError
 
-    def moved(self, *ends: float) -> Limit:
-        """The same with another limit: one number, or the two of `Between`."""
-        names = ("low", "high") if isinstance(self, Between) else ("limit",)
-        if len(ends) != len(names):
-            kind = "one number" if len(names) == 1 else "two numbers, low and high"
-            raise ValueError(f"the limit of constraint {self.name!r} is {kind}, got {len(ends)}")
-        return check_limits([replace(self, **dict(zip(names, ends, strict=True)))])[0]
+    def moved(self, limit: Any) -> Limit | None:
+        """The same with another limit: a number, or (low, high) for `Between`; None for None."""
+        if limit is None:
+            return None
+        if not isinstance(self, Between):
+            if isinstance(limit, (tuple, list)):
+                raise ValueError(f"the limit of constraint {self.name!r} is one number, not {limit!r}")
+            number: dict[str, Any] = {"limit": limit}
+            return check_limits([replace(self, **number)])[0]
+        if not isinstance(limit, (tuple, list)) or len(limit) != 2:
+            raise ValueError(f"the limit of constraint {self.name!r} is (low, high), not {limit!r}")
+        return check_limits([replace(self, low=limit[0], high=limit[1])])[0]
 
     def slack(self, value: float) -> float:
         """The distance of a value from the nearer end; negative where it lies outside."""
@@ -214,3 +219,18 @@ def _numbers(constraint: AtMost | AtLeast | Equal | Between, name: str) -> dict[
     if low > high:
         raise ValueError(f"low of constraint {name!r} is {low:g}, above high, {high:g}; exchange them")
     return {"low": low, "high": high}
+
+
+def check_new_limits(limits: Any, named: Mapping[str, Any], known: list[str]) -> dict[str, Any]:
+    """New limits by name, from a mapping and from keywords, of constraints that exist."""
+    if limits is not None and not isinstance(limits, Mapping):
+        raise TypeError(f"limits must be a mapping from names to numbers, not {type(limits).__name__}")
+    twice = [name for name in limits or () if name in named]
+    if twice:
+        raise ValueError(f"the limit {twice[0]!r} was given twice")
+    wanted = {**(limits or {}), **named}
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        names = ", ".join(map(repr, known)) or "none"
+        raise ValueError(f"there is no constraint {unknown[0]!r}; the model has {names}")
+    return wanted

@@ -104,6 +104,7 @@ class Result(RunResult):
     last_policy: Any = field(default=None, repr=False)
     average_policy: Any = field(default=None, repr=False)
     average_certificate: Any = field(default=None, repr=False)
+    memory: Any = field(default=None, repr=False)  # of an exact method, for `solve(other, start=result)`; not saved
 
     def constraint(self, name: str) -> ConstraintResult:
         """What the policy makes of one constraint, by its name.
