@@ -1,8 +1,6 @@
 """Limits with two ends: `Equal` and `Between`, against an LP that states them as they are; objectives per step."""
 
 import json
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -267,15 +265,6 @@ def test_the_master_prices_one_of_two_opposite_rows():
         mixture = best_mixture(np.array([0.0, 1.0])[order], rows[:, order], np.zeros(2), opposites=np.array([[0, 1]]))
         np.testing.assert_allclose(mixture.weights, [0.5, 0.5], atol=1e-12)
         np.testing.assert_allclose(mixture.prices, [0.0, 0.5], atol=1e-12)
-
-
-def test_the_page_on_limits_runs():
-    page = Path(__file__).parent.parent / "docs" / "modelling.md"
-    section = page.read_text("utf-8").split("\n## Limits\n")[1].split("\n## ")[0]
-    programs = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    assert programs
-    for text in programs:
-        exec(text, {})
 
 
 def test_prices_go_from_rows_to_constraints_and_back():
