@@ -518,6 +518,43 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     *of(
+        "exact/vertex.py",
+        "vertex",
+        ("if cost[some] @ right[-1] <= 0.0", "if cost[some] @ right[-1] >= 0.0", "the walk to a vertex goes uphill"),
+        ("- _after(cmdp, rows, counts)", "+ _after(cmdp, rows, counts)", "visits are not in balance on the walk"),
+        ("if relative.min() > -1.0 else None", "if relative.min() > -9.0 else None", "rounding leaves the simplex"),
+        ("_settle(cmdp, pi, np.flatnonzero(~seen))", "False", "states that are never visited stay randomised"),
+    ),
+    *of(
+        "exact/integer.py",
+        "deterministic",
+        ("if (v[1:] <= allowed).all():", "if True:", "a policy that misses a limit is taken"),
+        (
+            "low, high = np.append(low, -np.inf)",
+            "low, high = np.append(low, 0.0)",
+            "other policies are excluded as well",
+        ),
+        (
+            "return np.minimum(most, ",
+            "return np.minimum(0.5 * most, ",
+            "states can be visited half as often",
+        ),
+    ),
+    *of(
+        "draws.py",
+        "tables",
+        ("self.first[flat[part] + 1] - 1", "self.first[flat[part] + 1]", "actions of the next state may be drawn"),
+        ("self.cumulative[at] += self.cumulative[at - 1]", "pass", "probabilities are not summed"),
+        ("if self._whole or _is_known", "if _is_known", "labels that are numbers are read as numbers"),
+    ),
+    *of(
+        "tables.py",
+        "tables",
+        ("-pi[rows], states", "pi[rows], states", "the least probable action comes first"),
+        ("<td>{escape(show(x))}</td>", "<td>{show(x)}</td>", "labels are not escaped"),
+        ("np.flatnonzero(pi > 0.0)", "np.flatnonzero(pi >= 0.0)", "actions that are never played are listed"),
+    ),
+    *of(
         "exact/columns.py",
         "exact certificate steep_prices solve::test_closed_form solve::test_infeasible_models_are_proved_so",
         ("if cut.bound > self.bound:", "if cut.bound > -np.inf:", "the last bound is kept, not the best"),

@@ -975,11 +975,11 @@ def test_labels_show_the_policy(cmdpkit, shop):
     text = cmdpkit("solve", path, "--labels").out
     table = text[text.index("state") :].splitlines()
     assert table[0].split() == ["state", "action", "probability"]
-    assert [line.split()[0] for line in table[1:] if line[:1].strip()] == ["new", "('worn',"]
+    assert {line.split()[0] for line in table[1:]} == {"new", "('worn',"}
     assert "profit" in text
     rows = cmdpkit("solve", path, "--json", "--labels").json["policy"]
     for row in rows:
-        s, a = {"new": 0, "('worn', 1)": 1}[row["state"]], ["rest", "work"].index(row["action"])
+        s, a = ["new", ["worn", 1]].index(row["state"]), ["rest", "work"].index(row["action"])
         assert row["probability"] == pytest.approx(policy[s, a], abs=1e-9)
     assert sum(row["probability"] for row in rows) == pytest.approx(2.0)
     numbers = cmdpkit("solve", "paper", "--json", "--labels").json["policy"]
@@ -989,7 +989,7 @@ def test_labels_show_the_policy(cmdpkit, shop):
 def test_a_long_policy_is_not_shown_whole(cmdpkit):
     run = cmdpkit("solve", "garnet", "--set", "states=100", "--labels")
     assert run.code == 0
-    assert re.search(r"and \d+ more rows; --json shows all of them", run.out)
+    assert re.search(r"\.\.\. \d+ more rows? of \d+", run.out)
 
 
 def test_the_start_by_label_or_number(cmdpkit, shop):

@@ -478,6 +478,23 @@ def test_a_diagnosis_names_the_end_that_conflicts():
     assert "'wear >=' to 1" in result.message
 
 
+def test_an_equality_randomises_in_one_state():
+    """Two rows of one quantity are dependent: a vertex needs no more randomised states than constraints."""
+    for seed in range(1, 40, 2):
+        cmdp = two_sided_model(seed)
+        for method in EXACT:
+            assert len(ck.solve(cmdp, method).policy.randomised_states()) <= cmdp.num_constraints
+
+
+def test_the_best_deterministic_policy_of_a_range():
+    """Work or rest for ever: 5 or 0 units of wear, and only one of them lies in the range."""
+    found = ck.solve(machine(ck.Between(WEAR, 4.0, 6.0, name="wear")), deterministic=True)
+    assert found.objective == pytest.approx(5.0, abs=1e-9)
+    none = ck.solve(machine(ck.Equal(WEAR, 2.0, name="wear")), deterministic=True)
+    assert none.status is ck.Status.INFEASIBLE
+    assert none.certificate.infeasibility is None
+
+
 # -- samples -----------------------------------------------------------------------------------------------------------
 
 

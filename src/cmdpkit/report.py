@@ -138,45 +138,6 @@ def _clean(slack: float) -> float:
     return 0.0 if abs(slack) < 1e-12 else slack
 
 
-def choices(policy: Any) -> list[dict[str, Any]]:
-    """What a policy does in every state, by labels (numbers without them), as plain data."""
-    pairs, pi = policy.pairs, policy.pi.ravel()
-    states, actions = pairs.state_labels, pairs.action_labels
-    rows = []
-    for row in pi.nonzero()[0].tolist():
-        s, a = (int(index) for index in pairs.of(row))
-        state, action = states[s] if states else s, actions[a] if actions else a
-        rows.append({"state": _plain_label(state), "action": _plain_label(action), "probability": float(pi[row])})
-    return rows
-
-
-def _plain_label(label: Any) -> Any:
-    return label if isinstance(label, (str, int, float)) else str(label)
-
-
-SHOWN = 60
-"""Rows of a policy that are shown; --json has all of them."""
-
-
-def policy_table(policy: Any) -> Group:
-    """The actions of a policy by state, with their probabilities."""
-    from rich.console import Group
-    from rich.markup import escape
-    from rich.table import Table
-
-    rows = choices(policy)
-    more = [f"and {len(rows) - SHOWN:,} more rows; --json shows all of them"] if len(rows) > SHOWN else []
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("state", "action", "probability"):
-        table.add_column(title, justify="right" if title == "probability" else "left")
-    last = None
-    for row in rows[:SHOWN]:
-        state = "" if row["state"] == last else escape(str(row["state"]))
-        table.add_row(state, escape(str(row["action"])), f"{row['probability']:.6g}")
-        last = row["state"]
-    return Group("", table, *more)
-
-
 def result_text(result: Result) -> str:
     """`result_report` as plain text."""
     return plain(result_report(result))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array
+from cmdpkit.tables import certificate_html
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +44,9 @@ class Certificate:
         return {
             name: value.tolist() if isinstance(value, np.ndarray) else finite(value) for name, value in columns.items()
         }
+
+    def _repr_html_(self) -> str:
+        return certificate_html(self)
 
     def __str__(self) -> str:
         if self.infeasibility is not None:

@@ -7,7 +7,7 @@ import sys
 import click
 
 from cmdpkit import __version__
-from cmdpkit.cli import insight, reproducing, solving, training
+from cmdpkit.cli import insight, reproducing, showing, solving, training
 from cmdpkit.cli.common import BAD_INPUT, LIMIT_REACHED, HelpContext
 
 
@@ -24,6 +24,7 @@ for _command in (
     solving.solve,
     solving.certify,
     solving.problems,
+    showing.show_file,
     insight.frontier,
     insight.diagnose,
     reproducing.reproduce,

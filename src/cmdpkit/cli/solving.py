@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 METHODS = ("auto", "columns", "lp", *method_names("exact"), "pmd-pd-zero")
 
 
+ROWS = 60
+"""Rows of a policy that --labels shows; --json has all of them."""
+
+
 def solve_flags() -> list[click.Option]:
     """Flags of the methods and of their learners."""
     growing = click.Option(
@@ -67,6 +71,9 @@ def solve_flags() -> list[click.Option]:
 @LIMIT
 @INITIAL
 @click.option(
+    "--deterministic", is_flag=True, default=None, help="Find the best policy without randomising; small models only."
+)
+@click.option(
     "--sample", is_flag=True, help=f"Learn from samples of the model only: {', '.join(method_names('sampled'))}."
 )
 @click.option("--budget", type=int, metavar="TRANSITIONS", help="--sample: maximum number of transitions drawn.")
@@ -97,7 +104,7 @@ def solve(
     **settings: Any,
 ) -> None:
     """Solve MODEL: a file written by CMDP.save, or the name of a built-in problem."""
-    from cmdpkit.report import choices, policy_table, result_report
+    from cmdpkit.report import result_report
     from cmdpkit.solver import solve as run
 
     settings = {name: value for name, value in settings.items() if value is not None}
@@ -114,11 +121,13 @@ def solve(
             result.average_policy.save(Path(out).with_suffix(".mixture.npz"))
     if as_json:
         summary = result.to_dict(policy=with_policy and not labels)
-        click.echo(json.dumps(summary | ({"policy": choices(result.policy)} if labels else {}), indent=2))
+        table = result.policy.table()
+        rows = [dict(zip(table.columns, row, strict=True)) for row in table] if labels else []
+        click.echo(json.dumps(summary | ({"policy": rows} if labels else {}), indent=2))
     else:
         show(result_report(result))
         if labels:
-            show(policy_table(result.policy))
+            click.echo(f"\n{result.policy.table(ROWS)}")
         if out is not None:
             click.echo(f"policy saved to {out}, result to {_beside(out)}")
     sys.exit(_exit_code(result.status, sample))

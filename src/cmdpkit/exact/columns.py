@@ -29,6 +29,7 @@ from cmdpkit.exact.errors import sum_errors
 from cmdpkit.exact.local import Blend, LocalDual, Outlook, Viewpoint, outlook
 from cmdpkit.exact.master import Mixture, best_mixture, least_violation
 from cmdpkit.exact.mdp import Minimum, Oracle, Stop, never
+from cmdpkit.exact.vertex import least_randomised
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 
@@ -417,16 +418,32 @@ class ColumnSearch:
 
         While no mixture meets the limits, the mixture that misses them least; before any column, the uniform policy.
         """
-        pairs = self.cmdp.pairs
         if not self.columns:
-            return TabularPolicy.over(pairs, pairs.uniform())
-        return self.mixed((self.mixture or least_violation(self._scaled_rows())[1]).weights)
+            return TabularPolicy.over(self.cmdp.pairs, self.cmdp.pairs.uniform())
+        return self.mixed(self._weights())
 
     def mixed(self, weights: Array) -> TabularPolicy:
         """The stationary policy of a mixture of the columns."""
-        pairs = self.cmdp.pairs
-        choice = self._oracle.choice
+        return self._of_occupancy(self._occupancy(weights))
+
+    def vertex(self) -> tuple[TabularPolicy, TabularPolicy | None]:
+        """`policy()`, and one of the same values that randomises in fewer states, if there is one (vertex.py)."""
+        oracle, occupancy = self._oracle, self._occupancy(self._weights())
+        policy, visits = self._of_occupancy(occupancy), self.cmdp.pairs.sum(occupancy)
+        values = oracle.state_values
+        return policy, least_randomised(self.cmdp, policy, visits, oracle.plan, oracle.accuracy, values)
+
+    def _weights(self) -> Array:
+        return (self.mixture or least_violation(self._scaled_rows())[1]).weights
+
+    def _of_occupancy(self, occupancy: PairTable) -> TabularPolicy:
+        pairs, choice = self.cmdp.pairs, self._oracle.choice
         fallback = pairs.uniform() if choice is None else pairs.one_hot(choice)
+        return TabularPolicy.from_occupancy(pairs, occupancy, fallback)
+
+    def _occupancy(self, weights: Array) -> PairTable:
+        """Discounted visits to the pairs under a mixture of the columns."""
+        pairs = self.cmdp.pairs
         occupancy = np.zeros(pairs.shape)
         for j in np.flatnonzero(weights > 0.0):
             pi = self._probabilities(self.columns[j])
@@ -435,7 +452,7 @@ class ColumnSearch:
                 system = PolicySystem(self.cmdp, pi, plan=self.plan)
                 visits = system.state_occupancy(accuracy=COLUMN_ACCURACY * self.tol)
             occupancy += weights[j] * pairs.over(visits) * pi
-        return TabularPolicy.from_occupancy(pairs, occupancy, fallback)
+        return occupancy
 
     def _probabilities(self, column: Any) -> PairTable:
         if isinstance(column, Blend):

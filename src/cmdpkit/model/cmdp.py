@@ -412,7 +412,8 @@ class CMDP(Problem):
         Args:
             function: called with (state, action); returns a list of outcomes (probability, next state, reward, costs).
                 States are anything hashable. Costs are a tuple in the order of the limits or a dict by name, and may be
-                left out without limits. Outcomes with the same next state are added.
+                left out without limits. Outcomes with the same next state are added, those with probability zero are
+                left out.
             initial: the initial state, or {state: probability}.
             actions: the list of all actions, or a function that returns those available in a state.
             available: for vectorised functions: called with an array of n states, returns (n, A) booleans.

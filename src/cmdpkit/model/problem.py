@@ -9,6 +9,7 @@ import numpy as np
 from cmdpkit.checks import Array, ConstraintArray, CostArray, check_multipliers, freeze, refreeze
 from cmdpkit.model.limits import Limit, OneSided
 from cmdpkit.model.pairs import Pairs
+from cmdpkit.tables import model_html
 
 
 class Problem:
@@ -158,6 +159,9 @@ class Problem:
     def tolerance_scales(self) -> ConstraintArray:
         """A violation of a row is measured relative to max(1, |limit|)."""
         return np.maximum(1.0, np.abs(self.limits))
+
+    def _repr_html_(self) -> str:
+        return model_html(self)
 
     def __repr__(self) -> str:
         sizes = f"states={self.states}, actions={self.actions}"

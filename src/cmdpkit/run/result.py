@@ -14,6 +14,7 @@ from cmdpkit.files import PathLike, write_json
 from cmdpkit.model import Problem
 from cmdpkit.run.history import History
 from cmdpkit.run.status import Status
+from cmdpkit.tables import result_html, text_html
 
 RECENT = 20
 """Iterations of a training run over which its objective and constraint values are averaged."""
@@ -94,6 +95,8 @@ class Result(RunResult):
         last_policy, average_policy: first-order methods only: π_K, and the policy whose values are the averages, which
             is a `MixturePolicy` if it was learned from samples.
         average_certificate: the certificate of `average_policy`, if it was learned from samples.
+        deterministic_bound: with `deterministic=True`, what no deterministic policy surpasses, as HiGHS's branch and
+            bound claims; unlike `certificate.bound` it is not proved.
         samples: transitions drawn for learning; None if nothing was sampled.
         model: the model that was solved; after `Result.load` only its sizes and limits are known.
         iterations, time, method: number of iterations, seconds, and name of the method.
@@ -104,6 +107,7 @@ class Result(RunResult):
     last_policy: Any = field(default=None, repr=False)
     average_policy: Any = field(default=None, repr=False)
     average_certificate: Any = field(default=None, repr=False)
+    deterministic_bound: float | None = None
     memory: Any = field(default=None, repr=False)  # of an exact method, for `solve(other, start=result)`; not saved
 
     def constraint(self, name: str) -> ConstraintResult:
@@ -146,6 +150,8 @@ class Result(RunResult):
             "iterations": self.iterations,
             "time": self.time,
         }
+        if self.deterministic_bound is not None:
+            summary |= {"deterministic_bound": finite(self.deterministic_bound)}
         if self.samples is not None:
             summary |= {"samples": self.samples}
         if not exact:
@@ -158,6 +164,9 @@ class Result(RunResult):
         from cmdpkit.report import result_text
 
         return result_text(self)
+
+    def _repr_html_(self) -> str:
+        return result_html(self)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -218,6 +227,9 @@ class TrainingResult(RunResult):
         from cmdpkit.report import training_text
 
         return training_text(self)
+
+    def _repr_html_(self) -> str:
+        return text_html(str(self))
 
 
 class TrainingFailed(RuntimeError):

@@ -16,14 +16,15 @@ from cmdpkit.learners.neural.policy import NeuralPolicy
 from cmdpkit.model import AtLeast, AtMost, Between, Equal, Limit, Problem
 from cmdpkit.policy import MixturePolicy, TabularPolicy
 from cmdpkit.run.history import History
-from cmdpkit.run.result import RunResult
+from cmdpkit.run.result import Result, RunResult, TrainingResult
 from cmdpkit.run.status import Status
 
 AnyResult = TypeVar("AnyResult", bound=RunResult)
 
 KIND, VERSIONS = "cmdpkit result", (1, 2)
-LATER = ("lows", "objective_name", "objective_per_step")  # what descriptions of models had not at first
+MODEL_LATER = ("lows", "objective_name", "objective_per_step")  # what descriptions of models had not at first
 POLICIES = ("policy", "last_policy", "average_policy")
+LATER = ("deterministic_bound",)  # not in the files of older versions
 NOT_SAVED = "memory"  # it belongs to the model, which is not saved either
 CERTIFICATES: dict[str, type] = {"Certificate": Certificate, "SimulationCertificate": SimulationCertificate}
 
@@ -40,7 +41,7 @@ def save_result(result: RunResult, path: PathLike) -> None:
             arrays |= _policy_arrays(entry.name, value)
         elif entry.name == "model":
             plain["model"] = _describe(value)
-            plain["version"] = 2 if any(key in plain["model"] for key in LATER) else 1
+            plain["version"] = 2 if any(key in plain["model"] for key in MODEL_LATER) else 1
         else:
             plain[entry.name] = _encode(value)
     save_arrays(path, KIND, arrays | {"plain": np.array(json.dumps(plain))})
@@ -64,13 +65,22 @@ def load_result(kind: type[AnyResult], path: PathLike) -> AnyResult:
                 values[entry.name] = _policy(entry.name, arrays)
             elif entry.name == "model":
                 values["model"] = _problem(plain["model"])
-            elif entry.name not in ("history", NOT_SAVED):
+            elif entry.name not in ("history", NOT_SAVED) and (entry.name in plain or entry.name not in LATER):
                 values[entry.name] = _decode(plain[entry.name])
         return kind(**values)
     except KeyError as error:
         raise ValueError(f"{path} is damaged: the entry {error} is missing") from error
     except (ValueError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"{path} does not hold a valid result: {error}") from error
+
+
+def class_of(path: PathLike) -> type[RunResult]:
+    """Which result a file holds: a `Result` or a `TrainingResult`."""
+    try:
+        name = json.loads(str(load_arrays(path, KIND)["plain"]))["class"]
+    except (KeyError, ValueError, TypeError) as error:
+        raise ValueError(f"{path} does not hold a valid result: {error}") from error
+    return TrainingResult if name == TrainingResult.__name__ else Result
 
 
 def _encode(value: Any) -> Any:
@@ -143,7 +153,7 @@ def _describe(problem: Problem) -> dict[str, Any]:
     columns = (problem.stated(problem.signs).tolist(), problem.stated(problem.limits).tolist())
     limits = [[c.name, sign, limit, c.per_step] for c, sign, limit in zip(problem.constraints, *columns, strict=True)]
     described = {name: getattr(problem, name) for name in ("states", "actions", "gamma", "maximise")}
-    described |= {name: value for name in LATER[1:] if (value := getattr(problem, name))}
+    described |= {name: value for name in MODEL_LATER[1:] if (value := getattr(problem, name))}
     if problem.num_rows > problem.num_constraints:
         described["lows"] = [c.ends[0] if len(c.sides()) == 2 else None for c in problem.constraints]
     return described | {"limits": limits}
@@ -153,7 +163,7 @@ def _problem(described: dict[str, Any]) -> Problem:
     limits = described["limits"]
     lows = described.get("lows", [None] * len(limits))
     constraints = tuple(_limit(low, *row) for low, row in zip(lows, limits, strict=True))
-    names = ("states", "actions", "gamma", "maximise", *LATER[1:])
+    names = ("states", "actions", "gamma", "maximise", *MODEL_LATER[1:])
     return Problem.described(**{n: described[n] for n in names if n in described}, constraints=constraints)
 
 
