@@ -78,7 +78,7 @@ def assert_same(one: ck.CMDP, other: ck.CMDP) -> None:
         pairs.append((one.transitions, other.transitions))
     for mine, theirs in zip(one.constraints, other.constraints, strict=True):
         assert type(mine) is type(theirs)
-        assert (mine.limit, mine.name, mine.per_step) == (theirs.limit, theirs.name, theirs.per_step)
+        assert (mine.bound, mine.name, mine.per_step) == (theirs.bound, theirs.name, theirs.per_step)
         pairs.append((mine.values, theirs.values))
     for a, b in pairs:
         assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
@@ -577,7 +577,7 @@ def test_a_missing_entry_is_named(transitions, tmp_path):
 
 
 DAMAGED_ENTRIES = {
-    "newer version": ({"version": np.array(3)}, "version is 3, this cmdpkit reads versions 1 and 2"),
+    "newer version": ({"version": np.array(4)}, "version is 4, this cmdpkit reads versions 1 to 3"),
     "version is text": ({"version": np.array("one")}, "m.npz"),
     "gamma": ({"gamma": np.array(1.5)}, "gamma must be in [0, 1), got 1.5"),
     "gamma is nan": ({"gamma": np.array(np.nan)}, "gamma must be finite"),
@@ -801,7 +801,7 @@ REFUSALS = {
     "not a constraint": (
         {"constraints": [ck.AtMost(C, 1.0), (C, 5.0)]},
         TypeError,
-        "constraint 1 is a tuple; use cmdpkit.AtMost or cmdpkit.AtLeast",
+        "constraint 1 is a tuple; use cmdpkit.AtMost, AtLeast, Equal or Between",
     ),
     "an array for constraints": ({"constraints": C}, TypeError, "constraint 0 is a ndarray; use cmdpkit.AtMost"),
     "constraint shape": (at_most(np.ones((2, 3))), "constraint 'power' has shape (2, 3)", FITS),

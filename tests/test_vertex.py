@@ -125,7 +125,7 @@ def test_small_costs_are_kept_as_exact(monkeypatch):
     P = cmdp.transitions.toarray() if sp.issparse(cmdp.transitions) else cmdp.transitions
     tiny = ck.CMDP(
         P.reshape(20, 5, 20), reward=cmdp.objective * 1e-7, gamma=cmdp.gamma, initial=cmdp.initial,
-        constraints=[type(c)(c.values * 1e-7, c.limit * 1e-7, c.name, c.per_step) for c in cmdp.constraints],
+        constraints=[type(c)(c.values * 1e-7, c.limit * 1e-7, c.name, c.per_step) for c in cmdp.rows],
     )  # fmt: skip
     assert ck.solve(tiny).objective == pytest.approx(1e-7 * ck.solve(cmdp).objective, rel=1e-6)
     bad = ck.TabularPolicy.uniform(20, 5)

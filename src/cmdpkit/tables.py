@@ -124,7 +124,7 @@ def limits_table(problem: Any, values: Any = None, prices: Any = None, price: st
     limits = problem.constraints
     columns: dict[str, list[Any]] = {
         "constraint": [f"{c.name}{' per step' if c.per_step else ''}" for c in limits],
-        "limit": [f"{c.symbol} {show(float(c.limit))}" for c in limits],
+        "limit": [str(c) for c in limits],
     }
     if values is not None:
         columns["value"] = [float(value) for value in values]
@@ -139,7 +139,10 @@ def model_facts(problem: Any) -> dict[str, Any]:
     facts["actions"] = f"{problem.actions:,}{_names(pairs.action_labels)}"
     if not pairs.is_full:
         facts["available"] = f"{pairs.count:,} of {problem.states * problem.actions:,} pairs of state and action"
-    facts["objective"] = f"{'reward, maximised' if problem.maximise else 'cost, minimised'}"
+    named = f"{problem.objective_name}: " if problem.objective_name else ""
+    per_step = " per step" if problem.objective_per_step else ""
+    kind, sense = ("reward", "maximised") if problem.maximise else ("cost", "minimised")
+    facts["objective"] = f"{named}{kind}{per_step}, {sense}"
     facts["gamma"] = f"{problem.gamma:g}"
     initial = getattr(problem, "initial", None)
     if isinstance(initial, np.ndarray):

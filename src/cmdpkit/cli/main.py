@@ -8,7 +8,7 @@ import click
 
 from cmdpkit import __version__
 from cmdpkit.cli import insight, reproducing, showing, solving, training
-from cmdpkit.cli.common import BAD_INPUT, LIMIT_REACHED
+from cmdpkit.cli.common import BAD_INPUT, LIMIT_REACHED, HelpContext
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -31,7 +31,9 @@ for _command in (
     training.train,
     training.evaluate,
 ):
+    _command.context_class = HelpContext
     cli.add_command(_command)
+cli.context_class = HelpContext
 
 
 def main() -> None:

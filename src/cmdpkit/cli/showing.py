@@ -59,9 +59,11 @@ def _model(file: PathLike, limit: int) -> Shown:
         "actions": cmdp.actions,
         "pairs": pairs.count,
         "objective": "maximise" if cmdp.maximise else "minimise",
+        "objective_name": cmdp.objective_name,
+        "objective_per_step": cmdp.objective_per_step,
         "gamma": cmdp.gamma,
         "constraints": [
-            {"name": c.name, "sense": c.symbol, "limit": c.limit, "per_step": c.per_step} for c in cmdp.constraints
+            {"name": c.name, "sense": c.symbol, "limit": c.bound, "per_step": c.per_step} for c in cmdp.constraints
         ],
         "state_labels": pairs.state_labels,
         "action_labels": pairs.action_labels,

@@ -117,8 +117,8 @@ class ColumnSearch:
 
     def __post_init__(self) -> None:
         cmdp = self.cmdp
-        self.multipliers = np.zeros(cmdp.num_constraints)
-        self.relaxation = np.zeros(cmdp.num_constraints)
+        self.multipliers = np.zeros(cmdp.num_rows)
+        self.relaxation = np.zeros(cmdp.num_rows)
         # Rows of the master are scaled by what a policy can change in them at most.
         magnitude = cmdp.cost_sizes / (1.0 - cmdp.gamma)
         spans = cmdp.spans / (1.0 - cmdp.gamma)
@@ -181,6 +181,7 @@ class ColumnSearch:
 
     def ask_bound(self, multipliers: Array, **ends: Any) -> bool:
         """Query G(λ), ended as `Oracle.minimise` says; keep bound and column. True when the column is new."""
+        multipliers = self.cmdp.netted(multipliers)  # which can only raise G
         answer = self._ask(np.concatenate([[1.0], multipliers]), **ends)
         self.learn(Cut(multipliers, self.cmdp.offsets, answer.bound))
         return self._take(answer)
@@ -203,7 +204,7 @@ class ColumnSearch:
         """Keep the visits of the last column, and those of the columns in use."""
         if self.plan.is_direct:
             used = [] if self.mixture is None else np.flatnonzero(self.mixture.weights).tolist()
-            recent = len(self.columns) - 2 * (self.cmdp.num_constraints + 1)
+            recent = len(self.columns) - 2 * (self.cmdp.num_rows + 1)
             self._kept = {j: x for j, x in self._kept.items() if j in used or j >= recent}
             self._kept[len(self.columns) - 1] = visits
 
@@ -232,11 +233,11 @@ class ColumnSearch:
         start from are taken seriously when there are columns as well.
         """
         near = FIRST_GAP if start is None or not self.columns else INEXACT * self.tol
-        first = near * float(self.scales[0]) if self.cmdp.num_constraints else 0.0
+        first = near * float(self.scales[0]) if self.cmdp.num_rows else 0.0
         if start is not None or not self.columns or self._oracle.state_values is None:
             self.ask_bound(self.multipliers if start is None else start, gap=first)
         self._price()
-        self.stuck = not self.cmdp.num_constraints
+        self.stuck = not self.cmdp.num_rows
         yield self
         while not self.stuck or self._relax():
             yield from self._newton()
@@ -339,7 +340,7 @@ class ColumnSearch:
 
     def _relax(self) -> bool:
         """Limits that are met only up to rounding may hide the answer: allow half of `tol` in each, once."""
-        if self.tol == 0.0 or self.relaxation.any() or not self.cmdp.num_constraints:
+        if self.tol == 0.0 or self.relaxation.any() or not self.cmdp.num_rows:
             return False
         self.relaxation = 0.5 * self.tol * self.cmdp.fine_scales[1:] / self.scales[1:]
         self.stuck = not self._price()
@@ -363,7 +364,7 @@ class ColumnSearch:
     def _price(self) -> bool:
         """Solve the master; False when the columns found so far cannot meet the limits."""
         table = np.array(self.values).T / self.scales[:, None]
-        mixture = best_mixture(table[0], table[1:], self.relaxation)
+        mixture = best_mixture(table[0], table[1:], self.relaxation, opposites=self.cmdp.opposites)
         self._excess = mixture.excess
         if mixture.excess > 1e-12:
             return False
@@ -393,14 +394,14 @@ class ColumnSearch:
 
     def _settle(self, worst: float) -> None:
         """Neither met nor refuted together: a single limit may be refuted, else they touch what is possible."""
-        for i, single in enumerate(np.eye(self.cmdp.num_constraints)):
+        for i, single in enumerate(np.eye(self.cmdp.num_rows)):
             answer = self._ask(np.append(0.0, single))
             self._take(answer)
             self.refuted.append(Cut(single, self.cmdp.offsets, answer.bound))
             if answer.bound > 0.0:
                 self.farkas, self.farkas_margin = np.eye(len(single))[i], answer.bound
                 return
-        self.relaxation = np.full(self.cmdp.num_constraints, worst)
+        self.relaxation = np.full(self.cmdp.num_rows, worst)
 
     def _scaled_rows(self) -> Array:
         return np.array(self.values).T[1:] / self.scales[1:, None]

@@ -62,7 +62,7 @@ def solve_integer(cmdp: CMDP, allowed: Array, left: Callable[[], float | None], 
         sp.hstack([sp.eye_array(n), -sp.diags_array(most)]),
         sp.hstack([limits, sp.csr_array(limits.shape)]),
     ])  # fmt: skip
-    low = np.concatenate([cmdp.initial, np.ones(cmdp.states), np.full(n + cmdp.num_constraints, -np.inf)])
+    low = np.concatenate([cmdp.initial, np.ones(cmdp.states), np.full(n + cmdp.num_rows, -np.inf)])
     high = np.concatenate([cmdp.initial, np.ones(cmdp.states), np.zeros(n), cmdp.offsets / scales[1:]])
     cost, upper = np.append(cmdp.costs[0] / scales[0], np.zeros(n)), np.append(most, np.ones(n))
     whole = np.append(np.zeros(n), np.ones(n))

@@ -51,14 +51,14 @@ def least_randomised(
         policy: a policy that is optimal, or nearly so.
         visits: (S,) its expected discounted visits.
         plan: how to solve the model's linear systems.
-        accuracy: (m + 1,) error that is allowed in the values.
+        accuracy: (rows + 1,) error that is allowed in the values.
         guess: (S, m + 1) values of a similar policy, to start from.
 
     Returns:
         None where rounding is in the way, or where `policy` is such a policy itself. What is returned is not proved:
         the caller has it certified.
     """
-    pairs, m = cmdp.pairs, cmdp.num_constraints
+    pairs, m = cmdp.pairs, cmdp.num_constraints  # two rows of one quantity are dependent
     pi = policy.pi.reshape(-1).copy()
     seen = visits > NEVER * visits.sum()
     rounded = _settle(cmdp, pi, np.flatnonzero(~seen))
@@ -149,7 +149,7 @@ def _walk_to_vertex(
     system: PolicySystem, pi: Array, accuracy: Array, guess: Array | None, target: Array | None
 ) -> bool:
     """Change π in its randomised states to a vertex with V_i = target_i or, where a limit is not reached, below it."""
-    cmdp, m = system.cmdp, system.cmdp.num_constraints
+    cmdp, m = system.cmdp, system.cmdp.num_rows
     states = _randomised(cmdp, pi)
     if not states.size:
         return True

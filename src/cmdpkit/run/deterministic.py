@@ -62,7 +62,7 @@ def solve_deterministic(cmdp: CMDP, tol: float, budget: Budget, start: Start | N
 
 
 def _certified(cmdp: CMDP, relaxed: Outcome, found: IntegerSolution, tol: float, budget: Budget) -> Outcome:
-    choice, multipliers = found.choice, relaxed.certificate.multipliers
+    choice, multipliers = found.choice, cmdp.row_prices(relaxed.certificate.multipliers)
     if choice is None:  # some deterministic policy: the greedy one at the prices of the optimum
         choice = minimise(cmdp, np.append(1.0, multipliers), stop=budget.exhausted).choice
     policy = TabularPolicy.over(cmdp.pairs, cmdp.pairs.one_hot(choice))

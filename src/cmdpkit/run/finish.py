@@ -100,7 +100,7 @@ def _history(rows: list[tuple[Any, ...]]) -> History:
 def _seek_neighbourhood(search: ColumnSearch, budget: Budget) -> Array | None:
     """A few macro steps of PMD-PD: its last and average policies become columns, its multipliers the first question."""
     cmdp = search.cmdp
-    if not cmdp.num_constraints or cmdp.states > SMALL:
+    if not cmdp.num_rows or cmdp.states > SMALL:
         return None
     learner, choice = exact_learner(cmdp, growing_steps(cmdp), 0.0)
     recorder = ExactRecorder(cmdp, learner)
@@ -125,7 +125,7 @@ def _snapshot(search: ColumnSearch, elapsed: float) -> Snapshot:
         objective=float(cmdp.user_objective(search.upper)),
         violation=_scaled(search, search.relaxation) if found else np.inf,
         bound=float(cmdp.user_objective(search.bound)),
-        multipliers=search.multipliers.copy(),  # a callback must not reach into the proof
+        multipliers=cmdp.stated_prices(search.multipliers).copy(),  # a callback must not reach into the proof
         time=elapsed,
     )
 
@@ -162,7 +162,8 @@ def _answer(search: ColumnSearch, bound: float, tol: float) -> tuple[TabularPoli
 def _as_good(search: ColumnSearch, certificate: Certificate, tol: float) -> bool:
     """Whether a policy is as good as a search must make it, also relative to the size of small costs."""
     cmdp = search.cmdp
-    v_0, v = cmdp.sense * certificate.objective, cmdp.signs * certificate.constraint_values - cmdp.offsets
+    values = certificate.constraint_values[cmdp.owners]
+    v_0, v = cmdp.sense * certificate.objective, cmdp.signs * values - cmdp.offsets
     allowed = tol * cmdp.fine_scales[1:] + search.relaxation * search.scales[1:]
     return v_0 - search.bound <= tol * cmdp.proof_scale(v_0) and bool((v <= allowed).all())
 
@@ -188,8 +189,11 @@ def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget, start: Start | None = No
     solution = solve_lp(cmdp, budget.left, budget.max_iterations, budget.exhausted)
     known = start.policies[0] if start is not None else TabularPolicy.over(cmdp.pairs, cmdp.pairs.uniform())
     policy = solution.policy or known
-    multipliers = np.zeros(cmdp.num_constraints) if start is None or start.multipliers is None else start.multipliers
-    multipliers = multipliers if solution.multipliers is None else solution.multipliers
+    multipliers = np.zeros(cmdp.num_rows)
+    if solution.multipliers is not None:
+        multipliers = cmdp.netted(solution.multipliers)
+    elif start is not None and start.multipliers is not None:
+        multipliers = cmdp.row_prices(start.multipliers)
     certificate = None
     if solution.feasible is not True and not solution.out_of_budget:
         policy, certificate = _refuted_by_lp(cmdp, policy, budget)
@@ -206,7 +210,8 @@ def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget, start: Start | None = No
         status = limit if solution.out_of_budget else Status.NUMERICAL_ERROR
     note = "" if status is Status.OPTIMAL else f"HiGHS: {solution.message}"
     violation, time = certificate.violation, budget.elapsed
-    news = Snapshot(solution.iterations, certificate.objective, violation, certificate.bound, multipliers, time)
+    prices = certificate.multipliers.copy()
+    news = Snapshot(solution.iterations, certificate.objective, violation, certificate.bound, prices, time)
     budget.tell(news)
     history = _history([tuple(np.copy(getattr(news, name)) for name in COLUMNS)])
     return Outcome(status, policy, certificate, history, solution.iterations, note=note)
@@ -223,7 +228,7 @@ def _proved_lp(
         if solution.visits is not None:
             seen = pairs.over(solution.visits) > 0.0
             policy = TabularPolicy.over(pairs, np.where(seen, policy.pi, pairs.one_hot(greedy.choice)))
-            exact = np.zeros(cmdp.num_constraints + 1)
+            exact = np.zeros(cmdp.num_rows + 1)
             fewer = least_randomised(cmdp, policy, solution.visits, Plan(), exact)
             certificate = None if fewer is None else certificate_of(cmdp, fewer, multipliers, bound)
             if fewer is not None and certificate is not None and certificate.optimal(tol):
@@ -301,12 +306,13 @@ def with_least_violation(cmdp: CMDP, outcome: Outcome, budget: Budget) -> Outcom
     proved = outcome.certificate
     assert proved.infeasibility is not None
     assert proved.infeasibility_margin is not None
-    conflict = Conflict((), proved.infeasibility, proved.infeasibility_margin, False)
+    conflict = Conflict((), cmdp.row_prices(proved.infeasibility), proved.infeasibility_margin, False)
     advice = DIAGNOSE
     if size <= LARGE and not cmdp.is_extreme:
         with contextlib.suppress(Stopped), until(budget.exhausted):
-            conflict = minimal_conflict(cmdp, conflict.weights, conflict.margin, budget.exhausted)
-            advice = _remedies(cmdp, conflict, budget)
+            rows = cmdp.one_sided
+            conflict = minimal_conflict(rows, conflict.weights, conflict.margin, budget.exhausted)
+            advice = _remedies(rows, conflict, budget)
     certificate = refutation(cmdp, found.policy, conflict.weights, conflict.margin)
     note = f"The best policy still misses a limit by {found.upper:.6g}. {advice}"
     return replace(outcome, policy=found.policy, certificate=certificate, note=note)
