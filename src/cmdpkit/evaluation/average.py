@@ -56,7 +56,8 @@ def long_run_distribution(chain: Any, initial: StateArray) -> StateArray:
     """(S,) the share of time spent in each state in the long run, from this distribution of the first state."""
     from scipy.sparse.csgraph import connected_components
 
-    matrix = sp.csr_array(chain)
+    matrix = sp.csr_array(chain, copy=True)
+    matrix.sum_duplicates()  # of which the search for components would not come to an end
     matrix.eliminate_zeros()
     count, component = connected_components(matrix, directed=True, connection="strong")
     moves = matrix.tocoo()
