@@ -255,7 +255,7 @@ MUTANTS: list[Mutant] = [
         "evaluation/bounds.py",
         "bounds exact certificate",
         ("lowest - float(rounding[0])", "lowest", "the bound forgets the rounding of the backup"),
-        ("slack = cmdp.longest_row * EPS", "slack = 0.0", "row sums are taken as exact"),
+        ("slack = (cmdp.longest_row + cmdp.entry_error) * EPS", "slack = 0.0", "row sums are taken as exact"),
         (
             "down(least * up(g / down(1.0 - g)))",
             "least * g / (1.0 - g)",

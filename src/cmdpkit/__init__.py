@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from cmdpkit.model import AtLeast as AtLeast
     from cmdpkit.model import AtMost as AtMost
     from cmdpkit.policy import MixturePolicy as MixturePolicy
+    from cmdpkit.policy import StagedPolicy as StagedPolicy
     from cmdpkit.policy import TabularPolicy as TabularPolicy
     from cmdpkit.run.history import History as History
     from cmdpkit.run.result import Result as Result
@@ -71,6 +72,7 @@ _HOME = {
     "NeuralPolicy": "learners.neural.policy",
     "Result": "run.result",
     "Sampling": "settings",
+    "StagedPolicy": "policy",
     "Status": "run.status",
     "TabularPolicy": "policy",
     "TrainingFailed": "run.result",

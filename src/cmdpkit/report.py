@@ -46,7 +46,7 @@ def simulation_report(result: Result) -> Group:
 
     facts = Table.grid(padding=(0, 2))
     sense = "maximised" if result.model.maximise else "minimised"
-    facts.add_row("objective", f"{result.objective:.6g}", f"{sense}, expected discounted sum, of the last iterate")
+    facts.add_row("objective", f"{result.objective:.6g}", f"{sense}, {result.model.value_name}, of the last iterate")
     parts: list[Any] = [facts]
     shown = [("last iterate", result.certificate), ("mixture", result.average_certificate)]
     if result.certificate is None or not result.model.num_constraints:
@@ -77,7 +77,7 @@ def certificate_report(certificate: Certificate, cmdp: Problem) -> Group:
 
     facts = Table.grid(padding=(0, 2))
     sense = "maximised" if cmdp.maximise else "minimised"
-    facts.add_row("objective", f"{certificate.objective:.9g}", f"{sense}, expected discounted sum")
+    facts.add_row("objective", f"{certificate.objective:.9g}", f"{sense}, {cmdp.value_name}")
     if certificate.infeasibility is None:
         better = "more" if cmdp.maximise else "less"
         if isfinite(certificate.bound):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from cmdpkit.exact.slater import slater_margin
 from cmdpkit.files import PathLike
 from cmdpkit.model import CMDP, check_model
 from cmdpkit.options import options_of, validated
+from cmdpkit.policy import lowered_policy, raised_policy
 from cmdpkit.rules.base import Rule
 from cmdpkit.rules.registry import names
 from cmdpkit.run.balanced import run_balanced
@@ -100,6 +102,13 @@ def solve(
         ('OPTIMAL', 4.462444, 0.24267)
     """
     _check_call(model, tol, max_iterations, time_limit, seed, callback)
+    if isinstance(model, CMDP) and model.lowering is not None:
+        if sampling is not None:
+            as_simulator(model)  # refuses
+        if options.get("initial_policy") is not None:
+            options["initial_policy"] = lowered_policy(model, options["initial_policy"], "initial_policy")
+        general = (tol, max_iterations, time_limit, seed, progress, callback, None, budget, checkpoint, resume)
+        return _raised(model, solve(model.lowering.model, method, *general, **options))
     if isinstance(model, Simulator) and sampling is None:
         sampling = Sampling()
     if sampling is not None:
@@ -261,6 +270,13 @@ def _result(cmdp: CMDP, method: str, outcome: Outcome, time: float) -> Result:
         last_policy=outcome.last_policy,
         average_policy=outcome.average_policy,
     )
+
+
+def _raised(cmdp: CMDP, result: Result) -> Result:
+    """The result of the discounted model with the same values, as one of the model itself."""
+    policies = ("policy", "last_policy", "average_policy")
+    own = {name: raised_policy(cmdp, getattr(result, name)) for name in policies}
+    return replace(result, model=cmdp, **own)
 
 
 # -- learning from samples -------------------------------------------------------------------------------------------

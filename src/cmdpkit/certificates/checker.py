@@ -68,11 +68,11 @@ def _of_stationary(cmdp: CMDP, policy: TabularPolicy, plan: Plan) -> tuple[Array
         residual = np.abs(policy_cost + cmdp.gamma * (system.chain @ value) - value)
         size = pairs.expect(pi, np.abs(cmdp.costs)) + cmdp.gamma * (system.chain @ np.abs(value)) + np.abs(value)
         # A sum over the successors in a row of P_π, each of them and the cost a sum over actions
-        terms = longest_row(system.chain) + 2 * pairs.largest + 12
+        terms = longest_row(system.chain) + 2 * pairs.largest + 12 + cmdp.entry_error
         # The policy is played with probabilities that sum to one; what is stored may be off by rounding
         slack = np.abs(pairs.sum(pi) - 1.0) + (pairs.largest + 2) * EPS
         local = residual + (terms * EPS + slack)[:, None] * size + terms * TINY
         visits = np.maximum(system.state_occupancy(), 0.0)
         errors = values_error(cmdp, system.chain, visits, local, float(slack.max()))
-        errors += (cmdp.states + 4) * EPS * (cmdp.initial @ np.abs(value)) + cmdp.states * TINY
+        errors += (cmdp.states + 4 + cmdp.entry_error) * EPS * (cmdp.initial @ np.abs(value)) + cmdp.states * TINY
         return cmdp.initial @ value, np.where(np.isfinite(errors), errors, np.inf)

@@ -40,6 +40,8 @@ def long_run_averages(cmdp: CMDP, policy: Any) -> tuple[float, ConstraintArray]:
         [1.5] [1.633]
     """
     check_model(cmdp)
+    if cmdp.criterion in ("total", "horizon"):
+        raise ValueError(f"the model's criterion is the {cmdp.value_name}: after the end there is no long run")
     if isinstance(policy, MixturePolicy):
         parts = [long_run_averages(cmdp, part) for part in policy.policies]
         objective = sum(w * part[0] for w, part in zip(policy.weights, parts, strict=True))

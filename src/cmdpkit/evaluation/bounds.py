@@ -37,7 +37,7 @@ def up(x: float) -> float:
 def row_sum_range(cmdp: CMDP) -> tuple[float, float]:
     """Bounds on the exact sums of all rows of P: their floating-point sums, widened by the error of summation."""
     low, high = cmdp.row_sums
-    slack = cmdp.longest_row * EPS
+    slack = (cmdp.longest_row + cmdp.entry_error) * EPS
     return down(low * down(1.0 - slack)), up(high * up(1.0 + slack))
 
 
@@ -107,12 +107,13 @@ def _from_start(
 ) -> float:
     """ρ · TV + (Σρ) tail − Σ w_i offset_i, with everything that rounding can have added taken off."""
     initial, states = cmdp.initial, cmdp.states
+    terms = states + cmdp.entry_error
     start = float(initial @ backup)
-    start_error = states * EPS * float(initial @ np.abs(backup)) + states * TINY
+    start_error = terms * EPS * float(initial @ np.abs(backup)) + states * TINY
     start_error += float((initial @ rounding if rounding.size == states else rounding[0] * initial.sum()) * 1.01)
     least = down(lowest if reduced else lowest - float(rounding[0]))
     rest = tail(cmdp, least)
-    mass, slack = float(initial.sum()), states * EPS
+    mass, slack = float(initial.sum()), terms * EPS
     mass = up(mass * up(1.0 + slack)) if rest < 0.0 else down(mass * down(1.0 - slack))
     rest_at_start = down(rest * mass)
     offsets = weights[1:] * cmdp.offsets
@@ -125,7 +126,7 @@ def _from_start(
 
 def _terms(cmdp: CMDP, weights: Array) -> int:
     # successors, costs (with the conversion of the user's quantities), γ, the sum, and TV − V
-    return cmdp.longest_row + weights.size + 10
+    return cmdp.longest_row + weights.size + 10 + cmdp.entry_error
 
 
 def values_error(cmdp: CMDP, chain: Any, visits: Array, local: Array, policy_slack: float) -> Array:
@@ -143,6 +144,7 @@ def values_error(cmdp: CMDP, chain: Any, visits: Array, local: Array, policy_sla
     """
     states, horizon = cmdp.states, horizon_bound(cmdp, policy_slack)
     rest = float(np.abs(cmdp.initial + cmdp.gamma * (chain.T @ visits) - visits).sum())
-    rest += (states + 10) * EPS * (1.0 + 3.0 * float(visits.sum())) + policy_slack * float(visits.sum())
+    terms = states + 10 + cmdp.entry_error
+    rest += terms * EPS * (1.0 + 3.0 * float(visits.sum())) + policy_slack * float(visits.sum())
     off = 1.01 * rest * horizon
     return np.asarray(1.01 * (visits @ local + off * local.max(axis=0, initial=0.0)))

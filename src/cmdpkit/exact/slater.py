@@ -55,6 +55,8 @@ def slater_margin(cmdp: CMDP, tol: float = 1e-9) -> float:
     check_model(cmdp)
     if not cmdp.num_constraints:
         return float("inf")
+    if cmdp.lowering is not None:
+        cmdp = cmdp.lowering.model
     found = least_miss(cmdp, check_nonnegative(tol, "tol"))
     if found.lower <= 0.0 < found.upper:  # neither sign is proved: rounding cannot tell the margin from zero
         return 0.0
@@ -88,7 +90,7 @@ def _in_common_units(cmdp: CMDP, tol: float, stop: Stop) -> LeastMiss:
     exponent = int(np.frexp(_size(cmdp) * (1.0 - cmdp.gamma))[1])
     costs, offsets = np.ldexp(cmdp.costs[1:], -exponent), np.ldexp(cmdp.offsets, -exponent)
     costs, offsets = (np.where(np.abs(x) < DUST, 0.0, x) for x in (costs, offsets))
-    even = CMDP(
+    even = type(cmdp)(
         sp.csr_array(cmdp.transitions),
         cost=np.zeros(cmdp.pairs.shape),
         constraints=[AtMost(cmdp.pairs.like(c), float(b)) for c, b in zip(costs, offsets, strict=True)],
@@ -138,7 +140,7 @@ def _with_slack_state(cmdp: CMDP, low: float, high: float) -> CMDP:
     # Half of the start is in that state, so that all costs count twice.
     t = 2.0 * (1.0 - cmdp.gamma) * np.array([high, low])
     costs = [np.append(2.0 * c, -t) for c in cmdp.costs[1:]]
-    return CMDP(
+    return type(cmdp)(
         transitions,
         cost=np.append(np.zeros(pairs.count), t),
         constraints=[AtMost(c, float(b)) for c, b in zip(costs, cmdp.offsets, strict=True)],

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,8 +25,10 @@ from cmdpkit.checks import (
     CostTable,
     PairTable,
     StateArray,
+    check_count,
     check_gamma,
     check_initial,
+    check_number,
     check_rows,
     check_transitions,
     freeze,
@@ -34,15 +36,24 @@ from cmdpkit.checks import (
     refreeze,
 )
 from cmdpkit.files import PathLike, load_arrays, save_arrays
+from cmdpkit.model.absorbing import until_absorbed
 from cmdpkit.model.limits import AtLeast, AtMost, Limit, check_limits
 from cmdpkit.model.pairs import Label, Pairs, check_available, check_labels, check_table, initial_state
 from cmdpkit.model.problem import Problem
+from cmdpkit.model.stages import over_stages
 
 LARGEST_RATIO = 1e70
 """Costs larger than this, or smaller than its inverse, are balanced before they are solved for."""
 
 LARGEST_VALUE = 1e150
 """Largest value allowed: the product of two values must not overflow."""
+
+
+class Lowering(NamedTuple):
+    """The discounted model with the same policies and values as one with another criterion."""
+
+    model: Any  # ScaledCMDP: its values from the start, multipliers and policies are those of the original
+    sizes: StateArray  # w / W of its states, 0 where the process has ended: V = sizes · V', visits x = x' / sizes
 
 
 class CMDP(Problem):
@@ -55,7 +66,9 @@ class CMDP(Problem):
         cost: (S, A) array whose discounted sum is minimised. Give exactly one of the two. Also (S,), the same for all
             actions; (S, A, S), which may depend on the next state; or (N,), one number per available pair.
         constraints: any number of `AtMost` and `AtLeast`, with values of the same shapes.
-        gamma: the discount factor, in [0, 1).
+        gamma: the discount factor, in [0, 1); or 1 for totals until the process ends, which every policy must reach: a
+            set of states that are never left and cost nothing.
+        horizon: T, for totals over T steps (discounted if gamma is given). The policy then has a table for each step.
         initial: distribution of the initial state, as (S,) or {state: probability}, or a single state; uniform by
             default.
         available: (S, A) booleans, or a scipy.sparse (S, A) matrix whose stored entries are the available pairs. What
@@ -82,7 +95,8 @@ class CMDP(Problem):
         reward: ArrayLike | None = None,
         cost: ArrayLike | None = None,
         constraints: Iterable[Limit] = (),
-        gamma: float,
+        gamma: float | None = None,
+        horizon: int | None = None,
         initial: Any = None,
         available: Any = None,
         state_labels: Iterable[Label] | None = None,
@@ -91,15 +105,16 @@ class CMDP(Problem):
         if (reward is None) == (cost is None):
             given = "both were" if reward is not None else "neither was"
             raise ValueError(f"exactly one of reward (maximised) and cost (minimised) is needed; {given} given")
-        self.gamma = check_gamma(gamma)
+        self.criterion, self.gamma, self.horizon = _check_criterion(gamma, horizon)
         self.transitions, self.pairs = _check_pairs(transitions, available, state_labels, action_labels)
         self.states, self.actions = self.pairs.states, self.pairs.actions
-        self.row_sums = check_rows(self.transitions, self.gamma, self.pairs.pair_name, self.pairs.state_name)
+        discount = self.gamma if self.criterion == "discounted" else 0.0
+        self.row_sums = check_rows(self.transitions, discount, self.pairs.pair_name, self.pairs.state_name)
         self.longest_row = longest_row(self.transitions)
         self.maximise = reward is not None
         kind, table = ("reward", reward) if self.maximise else ("cost", cost)
         self.objective: PairTable = check_table(table, self.pairs, self.transitions, kind)
-        self.constraints = _check_constraints(constraints, self.pairs, self.transitions)
+        self.constraints = _check_constraints(constraints, self.pairs, self.transitions, self.criterion)
         self.initial: StateArray = check_initial(initial_state(initial, self.pairs), self.states)
         self._set_units()
         # Internal sign convention: costs (m + 1, N) with V_i = ⟨costs_i⟩ − offset_i
@@ -108,8 +123,32 @@ class CMDP(Problem):
         self.cost_sizes: CostArray = freeze(np.maximum(self.costs.max(axis=1), -self.costs.min(axis=1)))  # max |c_i|
         # max − min of each of the m + 1 costs over all (s, a): how much a single step can matter
         self.spans: CostArray = freeze(np.ptp(self.costs, axis=1))
-        self._check_range()
+        self.lowering = self._lowered()
+        if self.lowering is None:
+            self._check_range()
         self._frozen = True
+
+    entry_error: ClassVar[int] = 0
+    """By how many EPS the stored probabilities and costs may be off, each relative to itself; bounds count them."""
+
+    def _lowered(self) -> Lowering | None:
+        """The discounted model that has the same values, for the other criteria."""
+        if self.criterion == "discounted":
+            return None
+        if self.horizon is None:
+            scaled = until_absorbed(self.transitions, self.pairs, self.costs, self.initial)
+        else:
+            scaled = over_stages(self.transitions, self.pairs, self.initial, self.gamma, self.horizon)
+        settings: dict[str, Any] = {"reward" if self.maximise else "cost": scaled.table(self.objective)}
+        model = ScaledCMDP(
+            scaled.transitions,
+            constraints=[replace(c, values=scaled.table(np.asarray(c.values))) for c in self.constraints],
+            gamma=scaled.beta,
+            initial=scaled.initial,
+            available=None if scaled.pairs.is_full else scaled.pairs.sparse_mask,
+            **settings,
+        )
+        return Lowering(model, scaled.sizes)
 
     @property
     def state_labels(self) -> tuple[Label, ...] | None:
@@ -125,7 +164,9 @@ class CMDP(Problem):
             self.cost_sizes.max() / LARGEST_VALUE / (1.0 - self.gamma), np.abs(self.limits) / LARGEST_VALUE
         )
         if sizes.max() > 1.0:
-            raise ValueError(f"costs / (1 - gamma) and limits must not exceed {LARGEST_VALUE:g}; use a larger unit")
+            raise ValueError(f"{self._sums} and limits must not exceed {LARGEST_VALUE:g}; use a larger unit")
+
+    _sums: ClassVar[str] = "costs / (1 - gamma)"
 
     def __setattr__(self, name: str, value: object) -> None:
         if getattr(self, "_frozen", False):
@@ -193,10 +234,11 @@ class CMDP(Problem):
         if pairs.is_full and not sp.issparse(transitions):
             transitions = transitions.reshape(self.states, self.actions, self.states)
         settings: dict[str, Any] = {"reward" if self.maximise else "cost": objective}
-        return CMDP(
+        return type(self)(
             transitions,
             constraints=constraints,
             gamma=self.gamma,
+            horizon=self.horizon,
             initial=self.initial,
             available=None if pairs.is_full else pairs.sparse_mask,
             state_labels=pairs.state_labels,
@@ -210,7 +252,7 @@ class CMDP(Problem):
         """Write the model to an `.npz` file, atomically and without pickle."""
         named = self.pairs.arrays()
         arrays: dict[str, Any] = {
-            "version": np.array(2 if named else 1),
+            "version": np.array(3 if self.horizon is not None else 2 if named else 1),
             "gamma": np.array(self.gamma),
             "initial": self.initial,
             "maximise": np.array(self.maximise),
@@ -221,6 +263,7 @@ class CMDP(Problem):
             "per_step": np.array([c.per_step for c in self.constraints], dtype=bool),
             "names": np.array(self.names, dtype=str),
             **named,
+            **({} if self.horizon is None else {"horizon": np.array(self.horizon)}),
         }
         if sp.issparse(self.transitions):
             matrix = self.transitions
@@ -242,8 +285,8 @@ class CMDP(Problem):
 
     @classmethod
     def _from_arrays(cls, arrays: dict[str, Any]) -> CMDP:
-        if int(arrays["version"]) not in (1, 2):
-            raise ValueError(f"its format version is {arrays['version']}, this cmdpkit reads versions 1 and 2")
+        if int(arrays["version"]) not in (1, 2, 3):
+            raise ValueError(f"its format version is {arrays['version']}, this cmdpkit reads versions 1 to 3")
         objective = arrays["objective"]
         states = arrays["pair_first"].size - 1 if "pair_first" in arrays else len(objective)
         pairs = Pairs.from_arrays(arrays, states, objective.shape[-1])
@@ -266,6 +309,7 @@ class CMDP(Problem):
             transitions,
             constraints=constraints,
             gamma=float(arrays["gamma"]),
+            horizon=int(arrays["horizon"]) if "horizon" in arrays else None,
             initial=arrays["initial"],
             available=None if pairs.is_full else pairs.sparse_mask,
             state_labels=pairs.state_labels,
@@ -274,9 +318,30 @@ class CMDP(Problem):
         )
 
 
+class ScaledCMDP(CMDP):
+    """A discounted model that was computed from another one (`CMDP.lowering`)."""
+
+    entry_error = 4
+    _sums = "costs times the expected number of steps"
+
+
 def check_model(cmdp: Any) -> None:
     if not isinstance(cmdp, CMDP):
         raise TypeError(f"a cmdpkit.CMDP is needed, not {type(cmdp).__name__}")
+
+
+def _check_criterion(gamma: Any, horizon: Any) -> tuple[str, float, int | None]:
+    """The criterion, its discount factor and its horizon."""
+    if horizon is not None:
+        steps = check_count(horizon, "horizon", least=1)
+        whole = gamma is None or check_number(gamma, "gamma") == 1.0
+        return "horizon", 1.0 if whole else check_gamma(gamma), steps
+    if gamma is None:
+        raise TypeError(
+            "gamma is needed: a discount factor below 1, or 1 for totals until the process ends; or horizon, a number "
+            "of steps"
+        )
+    return ("total", 1.0, None) if check_number(gamma, "gamma") == 1.0 else ("discounted", check_gamma(gamma), None)
 
 
 def _check_pairs(transitions: Any, available: Any, state_labels: Any, action_labels: Any) -> tuple[Any, Pairs]:
@@ -295,9 +360,16 @@ def _check_pairs(transitions: Any, available: Any, state_labels: Any, action_lab
     return matrix, pairs.named(*names)
 
 
-def _check_constraints(constraints: Any, pairs: Pairs, transitions: Any) -> tuple[Limit, ...]:
+def _check_constraints(constraints: Any, pairs: Pairs, transitions: Any, criterion: str) -> tuple[Limit, ...]:
     """Check the limits and their tables of values."""
+    limits = check_limits(constraints)
+    for limit in limits:
+        if limit.per_step and criterion != "discounted":
+            hint = "multiply the limit by the horizon" if criterion == "horizon" else "state a limit on the total"
+            raise ValueError(
+                f"constraint {limit.name!r} has per_step=True, a limit on (1 - gamma) times a discounted sum; {hint}"
+            )
     return tuple(
         replace(limit, values=check_table(limit.values, pairs, transitions, f"constraint {limit.name!r}"))
-        for limit in check_limits(constraints)
+        for limit in limits
     )

@@ -22,14 +22,25 @@ class Problem:
     gamma: float
     maximise: bool
     constraints: tuple[Limit, ...]
+    criterion: str = "discounted"  # what values are: or "total", until the process ends; or "horizon", over T steps
+    horizon: int | None = None  # T
 
     @classmethod
     def described(
-        cls, *, states: int, actions: int, gamma: float, maximise: bool, constraints: tuple[Limit, ...]
+        cls,
+        *,
+        states: int,
+        actions: int,
+        gamma: float,
+        maximise: bool,
+        constraints: tuple[Limit, ...],
+        criterion: str = "discounted",
+        horizon: int | None = None,
     ) -> Problem:
         """A problem of which only sizes and limits are known."""
         problem = Problem()
         problem.states, problem.actions, problem.gamma = states, actions, gamma
+        problem.criterion, problem.horizon = criterion, horizon
         problem.pairs = Pairs(states, actions)
         problem.maximise, problem.constraints = maximise, constraints
         problem._set_units()
@@ -48,6 +59,14 @@ class Problem:
     def names(self) -> list[str]:
         """The constraints' names, in order."""
         return [str(c.name) for c in self.constraints]
+
+    @property
+    def value_name(self) -> str:
+        """What a value is, in words."""
+        if self.criterion == "horizon":
+            steps = f"{self.horizon} step{'s' if self.horizon != 1 else ''}"
+            return f"expected {'total' if self.gamma == 1.0 else 'discounted sum'} over {steps}"
+        return "expected total until the end" if self.criterion == "total" else "expected discounted sum"
 
     @property
     def sense(self) -> float:
@@ -71,4 +90,7 @@ class Problem:
 
     def __repr__(self) -> str:
         sizes = f"states={self.states}, actions={self.actions}"
-        return f"{type(self).__name__}({sizes}, constraints={self.names}, gamma={self.gamma})"
+        time = f"gamma={self.gamma:g}" if self.gamma == 1.0 else f"gamma={self.gamma}"
+        if self.horizon is not None:
+            time = f"horizon={self.horizon}" + (f", {time}" if self.gamma < 1.0 else "")
+        return f"{type(self).__name__}({sizes}, constraints={self.names}, {time})"

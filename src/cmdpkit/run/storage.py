@@ -14,7 +14,7 @@ from cmdpkit.certificates.rollouts import SimulationCertificate
 from cmdpkit.files import PathLike, load_arrays, save_arrays
 from cmdpkit.learners.neural.policy import NeuralPolicy
 from cmdpkit.model import AtLeast, AtMost, Problem
-from cmdpkit.policy import MixturePolicy, TabularPolicy
+from cmdpkit.policy import MixturePolicy, StagedPolicy, TabularPolicy
 from cmdpkit.run.history import History
 from cmdpkit.run.result import RunResult
 from cmdpkit.run.status import Status
@@ -23,6 +23,7 @@ AnyResult = TypeVar("AnyResult", bound=RunResult)
 
 KIND, VERSION = "cmdpkit result", 1
 POLICIES = ("policy", "last_policy", "average_policy")
+CRITERION = ("criterion", "horizon")
 CERTIFICATES: dict[str, type] = {"Certificate": Certificate, "SimulationCertificate": SimulationCertificate}
 
 
@@ -111,12 +112,14 @@ def _policy_arrays(name: str, policy: Any) -> dict[str, Any]:
         tables = np.stack([one.log_pi for one in policy.policies])
         named = _pair_arrays(name, policy.policies[0])
         return {f"{name}_mixture": tables, f"{name}_weights": policy.weights, **named}
+    if isinstance(policy, StagedPolicy):
+        return {f"{name}_staged": policy.log_pi, **_pair_arrays(name, policy)}
     if isinstance(policy, NeuralPolicy):
         return {f"{name}_neural_{key}": table for key, table in policy.arrays().items()}
     return {}
 
 
-def _pair_arrays(name: str, policy: TabularPolicy) -> dict[str, Any]:
+def _pair_arrays(name: str, policy: TabularPolicy | StagedPolicy) -> dict[str, Any]:
     return {f"{name}_{key}": table for key, table in policy.pairs.arrays().items()}
 
 
@@ -131,6 +134,8 @@ def _policy(name: str, arrays: dict[str, Any]) -> Any:
     if f"{name}_mixture" in arrays:
         tables = [_tabular(name, arrays, table) for table in arrays[f"{name}_mixture"]]
         return MixturePolicy(tables, arrays[f"{name}_weights"])
+    if f"{name}_staged" in arrays:
+        return StagedPolicy([_tabular(name, arrays, table) for table in arrays[f"{name}_staged"]])
     prefix = f"{name}_neural_"
     parts = {key.removeprefix(prefix): table for key, table in arrays.items() if key.startswith(prefix)}
     return NeuralPolicy.from_arrays(parts) if parts else None
@@ -139,7 +144,8 @@ def _policy(name: str, arrays: dict[str, Any]) -> Any:
 def _describe(problem: Problem) -> dict[str, Any]:
     limits = [[c.name, c.sign, c.limit, bool(c.per_step)] for c in problem.constraints]
     sizes = {name: getattr(problem, name) for name in ("states", "actions", "gamma", "maximise")}
-    return sizes | {"limits": limits}
+    told = {name: getattr(problem, name) for name in CRITERION}
+    return sizes | told | {"limits": limits}
 
 
 def _problem(described: dict[str, Any]) -> Problem:
@@ -148,4 +154,5 @@ def _problem(described: dict[str, Any]) -> Problem:
         for name, sign, limit, per_step in described["limits"]
     ]
     sizes = {name: described[name] for name in ("states", "actions", "gamma", "maximise")}
-    return Problem.described(**sizes, constraints=tuple(limits))
+    told = {name: described[name] for name in CRITERION if name in described}
+    return Problem.described(**sizes, **told, constraints=tuple(limits))

@@ -135,6 +135,11 @@ def _starts(pointers: Any, columns: Any, data: Any) -> tuple[Any, Any]:
 def as_simulator(model: Any) -> Simulator:
     """Return a simulator unchanged; make one of a model."""
     if isinstance(model, CMDP):
+        if model.criterion in ("total", "horizon"):
+            raise ValueError(
+                f"rollouts are for discounted models; the criterion of this one is the {model.value_name}. Solve it "
+                "from its transitions: solve(model)"
+            )
         return ModelSimulator(model)
     if not isinstance(model, Simulator):
         raise TypeError(f"a cmdpkit.CMDP or cmdpkit.Simulator is needed, not {type(model).__name__}")

@@ -1,0 +1,278 @@
+"""Finite horizons: against backward induction by hand and an independent LP over all stages."""
+
+import copy
+import pickle
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.optimize import linprog
+
+import cmdpkit as ck
+from cmdpkit.certificates.checker import values_with_errors
+from cmdpkit.exact.mdp import minimise
+
+SEEDS = 200
+
+
+def staged(seed, feasible=True, m=None, states=None):
+    rng = np.random.default_rng(seed)
+    S, A, T = states or int(rng.integers(1, 7)), int(rng.integers(1, 4)), int(rng.integers(1, 9))
+    gamma = [None, 1, 0.9, 0.5, 0.0][int(rng.choice(5, p=[0.4, 0.2, 0.2, 0.1, 0.1]))]
+    P = rng.dirichlet(np.full(S, 0.4), size=(S, A))
+    P = np.where(P < 1e-6, 0.0, P)
+    P /= P.sum(axis=2, keepdims=True)
+    m = int(rng.integers(0, 4)) if m is None else m
+    available = np.ones((S, A), dtype=bool)
+    if rng.random() < 0.4:
+        available = rng.random((S, A)) < 0.6
+        available[np.arange(S), rng.integers(A, size=S)] = True
+    tables = rng.normal(size=(m + 1, S, A)) * 10.0 ** rng.integers(-1, 2, size=(m + 1, 1, 1))
+    rho = rng.dirichlet(np.ones(S))
+    pi = rng.random((T, S, A)) * available
+    pi /= pi.sum(axis=2, keepdims=True)
+    limits, weight, now, x = [], 1.0 if gamma is None else gamma, rho, np.zeros((T, S, A))
+    for t in range(T):
+        x[t] = weight**t * now[:, None] * pi[t]
+        now = np.einsum("s,sa,sat->t", now, pi[t], P)
+    for table in tables[1:]:
+        value, margin = float((x * table).sum()), rng.uniform(0.0, 0.05) * np.abs(table).max()
+        at_least = bool(rng.random() < 0.5)
+        limits.append((ck.AtLeast if at_least else ck.AtMost)(table, value - margin if at_least else value + margin))
+    if not feasible:
+        limits.append(ck.AtMost(np.ones((S, A)), 0.99 * float(x.sum()), name="too few steps"))
+    if rng.random() < 0.5:
+        P = sp.csr_array(P.reshape(S * A, S))
+    kind = "reward" if rng.random() < 0.5 else "cost"
+    more = {} if gamma is None else {"gamma": gamma}
+    return ck.CMDP(P, constraints=limits, horizon=T, initial=rho, available=available, **more, **{kind: tables[0]})
+
+
+def parts(cmdp):
+    """P (N, S) and costs (m + 1, N) to be minimised, from what the user gave."""
+    P = cmdp.transitions.toarray() if sp.issparse(cmdp.transitions) else np.asarray(cmdp.transitions)
+    sense = -1.0 if cmdp.maximise else 1.0
+    return P, np.array([sense * cmdp.objective.ravel()] + [c.sign * np.ravel(c.values) for c in cmdp.constraints])
+
+
+def lp(cmdp):
+    """The LP over the visits of all stages, one block of variables per stage."""
+    P, costs = parts(cmdp)
+    T, S = cmdp.horizon, cmdp.states
+    leave = (np.arange(S)[:, None] == cmdp.pairs.state).astype(float)
+    balance = np.kron(np.eye(T), leave) - np.kron(np.eye(T, k=-1), cmdp.gamma * P.T)
+    start = np.append(cmdp.initial, np.zeros((T - 1) * S))
+    limits = {"A_ub": np.tile(costs[1:], T), "b_ub": [c.sign * c.limit for c in cmdp.constraints]}
+    found = linprog(
+        np.tile(costs[0], T), A_eq=balance, b_eq=start, method="highs", **(limits if cmdp.constraints else {})
+    )
+    assert found.status in (0, 2), found.message
+    return None if found.status == 2 else cmdp.sense * found.fun
+
+
+def backward(cmdp, cost):
+    """Backward induction by hand: the least value from the start, and the values of all stages."""
+    P, _ = parts(cmdp)
+    value, values = np.zeros(cmdp.states), []
+    for _ in range(cmdp.horizon):
+        q = cost + cmdp.gamma * (P @ value)
+        value = np.array([q[cmdp.pairs.state == s].min() for s in range(cmdp.states)])
+        values.append(value)
+    return float(cmdp.initial @ value), np.array(values[::-1])
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_the_answers_are_those_of_an_independent_lp(block):
+    for seed in range(block, SEEDS, 8):
+        cmdp = staged(seed, feasible=seed % 7 != 3)
+        optimum = lp(cmdp)
+        for method in ["auto"] + ["columns", "lp"] * (seed % 3 == 0) + ["pmd-pd"] * (seed % 3 == 0 and seed % 7 != 3):
+            result = ck.solve(cmdp, method)
+            if optimum is None:
+                assert result.status is ck.Status.INFEASIBLE, (seed, method)
+                assert result.certificate.infeasibility_margin > 0.0
+                continue
+            assert result.status is ck.Status.OPTIMAL, (seed, method, result.message)
+            assert abs(result.objective - optimum) <= 2e-6 * max(1.0, abs(optimum)), (seed, method)
+            assert isinstance(result.policy, ck.StagedPolicy)
+            assert result.policy.horizon == cmdp.horizon
+        proof = ck.certify(cmdp, result.policy)
+        assert (proof.infeasibility is not None) == (optimum is None)
+        if optimum is not None:
+            assert cmdp.sense * (proof.bound - optimum) <= 1e-8 * max(1.0, abs(optimum)), seed
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_without_limits_it_is_backward_induction(seed):
+    cmdp = staged(seed, m=0)
+    least, values = backward(cmdp, parts(cmdp)[1][0])
+    result = ck.solve(cmdp)
+    assert result.status is ck.Status.OPTIMAL
+    assert np.isclose(cmdp.sense * result.objective, least, rtol=1e-9, atol=1e-9)
+    reached = ck.evaluate(cmdp, result.policy).occupancy.sum(axis=2) > 1e-9
+    found = cmdp.sense * ck.evaluate(cmdp, result.policy).state_values[0]
+    assert np.allclose(found[reached], values[reached], atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_values_and_visits_are_those_of_the_stages(seed):
+    cmdp, rng = staged(seed), np.random.default_rng(seed)
+    S, A, T = cmdp.states, cmdp.actions, cmdp.horizon
+    pi = np.where(cmdp.pairs.mask, rng.random((T, S, A)), 0.0)
+    pi /= pi.sum(axis=2, keepdims=True)
+    found = ck.evaluate(cmdp, ck.StagedPolicy(pi))
+    P, costs = parts(cmdp)
+    signs = np.append(cmdp.sense, cmdp.signs)[:, None]
+    full = np.array([cmdp.pairs.table(column, 0.0) for column in P.T]).transpose(1, 2, 0)  # (S, A, S)
+    tables = np.array([cmdp.pairs.table(c, 0.0) for c in signs * costs])
+    V = np.zeros((len(costs), T + 1, S))
+    for t in reversed(range(T)):
+        q = tables + cmdp.gamma * np.einsum("sat,it->isa", full, V[:, t + 1])
+        assert np.allclose(np.where(cmdp.pairs.mask, found.action_values[:, t], 0.0), q * cmdp.pairs.mask, atol=1e-9)
+        V[:, t] = (q * pi[t]).sum(axis=2)
+    now = cmdp.initial
+    for t in range(T):
+        assert np.allclose(found.occupancy[t], cmdp.gamma**t * now[:, None] * pi[t], atol=1e-12)
+        now = np.einsum("s,sa,sat->t", now, pi[t], full)
+    assert np.allclose(found.state_values, V[:, :T], atol=1e-9)
+    assert np.isclose(found.objective, cmdp.initial @ V[0, 0], atol=1e-9)
+    assert np.allclose(found.constraint_values, V[1:, 0] @ cmdp.initial, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_bounds_hold_in_exact_arithmetic(seed):
+    cmdp, rng = staged(seed), np.random.default_rng(seed + 99)
+    P, costs = parts(cmdp)
+    exact_P = [[Fraction(float(p)) for p in row] for row in P]
+    exact_costs = [[Fraction(float(c)) for c in row] for row in costs]
+    gamma, initial = Fraction(cmdp.gamma), [Fraction(float(r)) for r in cmdp.initial]
+    own = [np.flatnonzero(cmdp.pairs.state == s) for s in range(cmdp.states)]
+
+    def run(cost, choose):
+        value = [Fraction(0)] * cmdp.states
+        for t in reversed(range(cmdp.horizon)):
+            ahead = [sum(p * v for p, v in zip(row, value, strict=True) if p) for row in exact_P]
+            value = [choose(t, rows, [cost[k] + gamma * ahead[k] for k in rows]) for rows in own]
+        return sum(r * v for r, v in zip(initial, value, strict=True))
+
+    weights = rng.exponential(size=len(costs))
+    mixed = [sum(Fraction(float(w)) * c[k] for w, c in zip(weights, exact_costs, strict=True)) for k in range(len(P))]
+    offsets = [Fraction(float(c.limit)) * int(c.sign) for c in cmdp.constraints]
+    offset = sum((Fraction(float(w)) * b for w, b in zip(weights[1:], offsets, strict=True)), Fraction(0))
+    least = run(mixed, lambda t, rows, q: min(q)) - offset
+    bound = minimise(cmdp.lowering.model, weights).bound
+    assert bound <= least
+    assert float(least) - bound <= 1e-10 * (1.0 + float(weights @ np.abs(costs).max(axis=1)) * cmdp.horizon)
+    pi = np.where(cmdp.pairs.mask, rng.random((cmdp.horizon, cmdp.states, cmdp.actions)), 0.0)
+    policy = ck.StagedPolicy(pi / pi.sum(axis=2, keepdims=True))
+    flat = [[Fraction(float(p)) for p in table.ravel()] for table in policy.pi]
+    if not cmdp.pairs.is_full:
+        flat = [[table[s * cmdp.actions + a] for s, a in np.argwhere(cmdp.pairs.mask)] for table in flat]
+
+    def play(t, rows, q):
+        total = sum(flat[t][k] for k in rows)
+        return sum(flat[t][k] / total * x for k, x in zip(rows, q, strict=True))
+
+    from cmdpkit.policy import lowered_policy
+
+    values, errors = values_with_errors(cmdp.lowering.model, lowered_policy(cmdp, policy))
+    for value, error, cost in zip(values, errors, exact_costs, strict=True):
+        assert abs(Fraction(float(value)) - run(cost, play)) <= Fraction(float(error))
+
+
+def test_a_limit_makes_late_stages_careful():
+    """Selling one item in 3 weeks: asking 2 sells with 1/2, asking 1 always; the policy depends on the week."""
+    P = np.zeros((2, 2, 2))
+    P[0, 0], P[0, 1], P[1, :] = [0.5, 0.5], [0.0, 1.0], [0.0, 1.0]
+    sale = np.array([[1.0, 1.0], [0.0, 0.0]])
+    cmdp = ck.CMDP(P, reward=sale, horizon=3, initial=0)
+    result = ck.solve(cmdp)
+    # Worth of the item in the last week: max(1, 1) with price 2·1/2; before that 2·1/2 + 1/2·1 = 1.5, then 1.75
+    assert result.objective == pytest.approx(1.75, abs=1e-10)
+    kept = np.zeros((2, 2))
+    kept[0] = 1.0  # weeks in stock
+    limited = ck.solve(ck.CMDP(P, reward=sale, horizon=3, initial=0, constraints=[ck.AtMost(kept, 1.5)]))
+    assert limited.constraint_values[0] == pytest.approx(1.5, abs=1e-6)
+    # In stock for 1 + q/2 + q q'/4 weeks, where q, q' are the chances of asking 2: q = 1, q' = 0 earns 1.5
+    assert limited.objective == pytest.approx(1.5, abs=1e-6)
+
+
+# -- policies ---------------------------------------------------------------------------------------------------------
+
+
+def test_policies_of_every_form_are_taken():
+    cmdp = staged(2)
+    T, S, A = cmdp.horizon, cmdp.states, cmdp.actions
+    table = cmdp.pairs.table(cmdp.pairs.uniform(), 0.0)
+    forms = [table, ck.TabularPolicy(table), np.tile(table, (T, 1, 1)), ck.StagedPolicy([table] * T)]
+    objectives = {ck.evaluate(cmdp, form).objective for form in forms}
+    assert max(objectives) - min(objectives) <= 1e-12
+    assert ck.certify(cmdp, ck.StagedPolicy([table] * T)).objective == pytest.approx(objectives.pop(), abs=1e-10)
+    with pytest.raises(ValueError, match=f"has {T + 1} stages, the model has {T}"):
+        ck.evaluate(cmdp, ck.StagedPolicy([table] * (T + 1)))
+    with pytest.raises(TypeError, match="the model has no horizon"):
+        ck.evaluate(ck.CMDP(np.ones((1, 1, 1)), cost=[[0.0]], gamma=1), ck.StagedPolicy([[[1.0]]]))
+    mixture = ck.MixturePolicy([ck.TabularPolicy(table)] * 2)
+    assert ck.evaluate(cmdp, mixture).objective == pytest.approx(ck.evaluate(cmdp, table).objective, abs=1e-12)
+    result = ck.solve(cmdp, "pmd-pd", initial_policy=ck.StagedPolicy([table] * T))
+    assert result.status is ck.Status.OPTIMAL
+    assert isinstance(result.last_policy, ck.StagedPolicy)
+    assert result.average_policy.probabilities.shape == (T, S, A)
+
+
+def test_staged_policies_are_checked_and_kept_in_files(tmp_path):
+    policy = ck.StagedPolicy([[[0.25, 0.75]], [[1.0, 0.0]]])
+    policy.save(tmp_path / "policy.npz")
+    again = ck.StagedPolicy.load(tmp_path / "policy.npz")
+    assert (again.log_pi == policy.log_pi).all()
+    assert len(again) == 2
+    assert again.sample(0, 1, np.random.default_rng(0)) == 0
+    for stage in (2, -1, 0.5, True):
+        with pytest.raises(ValueError, match="is not one of 0 to 1"):
+            policy.at(stage)
+    with pytest.raises(ValueError, match="stage 1 has other states"):
+        ck.StagedPolicy([[[1.0]], [[0.5, 0.5]]])
+    with pytest.raises(ValueError, match="at least one stage"):
+        ck.StagedPolicy([])
+    with pytest.raises(ValueError, match="read-only"):
+        policy.log_pi[0] = 0.0
+    assert repr(pickle.loads(pickle.dumps(policy))) == "StagedPolicy(horizon=2, states=1, actions=2)"
+
+
+def test_models_and_results_keep_their_horizon(tmp_path):
+    for seed in (1, 2, 3, 5):
+        cmdp = staged(seed)
+        cmdp.save(tmp_path / "model.npz")
+        again = ck.CMDP.load(tmp_path / "model.npz")
+        assert (again.criterion, again.horizon, again.gamma) == ("horizon", cmdp.horizon, cmdp.gamma)
+        assert repr(again) == repr(cmdp)
+        result = ck.solve(cmdp)
+        assert ck.solve(again).objective == ck.solve(copy.deepcopy(cmdp)).objective == result.objective
+        result.save(tmp_path / "result.npz")
+        loaded = ck.Result.load(tmp_path / "result.npz")
+        assert loaded.model.horizon == cmdp.horizon
+        assert (loaded.policy.log_pi == result.policy.log_pi).all()
+        assert str(loaded) == str(result)
+        assert f"over {cmdp.horizon} step" in str(result)
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "text"),
+    [
+        ({"horizon": 0}, ValueError, "horizon must be at least 1"),
+        ({"horizon": 2.5}, TypeError, "horizon must be a whole number"),
+        ({"horizon": True}, TypeError, "horizon must be a whole number"),
+        ({"horizon": 3, "gamma": 1.5}, ValueError, "gamma must be in"),
+        ({}, TypeError, "gamma is needed"),
+        ({"horizon": 3, "constraints": [ck.AtMost([[1.0]], 1.0, per_step=True)]}, ValueError, "by the horizon"),
+    ],
+)
+def test_refusals(more, error, text):
+    with pytest.raises(error, match=text):
+        ck.CMDP(np.ones((1, 1, 1)), cost=[[1.0]], **more)
+
+
+def test_rollouts_are_refused():
+    with pytest.raises(ValueError, match="rollouts are for discounted models"):
+        ck.solve(staged(1), sampling=ck.Sampling())
