@@ -36,7 +36,9 @@ def hard_model(seed: int) -> tuple[ck.CMDP, str]:
     P = np.eye(states)[rng.integers(0, states, (states, 2))]  # P[s, a] is a row with a single 1
     costs = rng.choice([0.0, 1.0, 10.0], (m + 1, states, 2))
     if family == "no Slater point":
-        least = ck.solve(ck.CMDP(P, cost=costs[1], gamma=gamma, initial=0), tol=1e-12).policy.probabilities
+        least = ck.solve(
+            ck.CMDP(P, action_axis=1, cost=costs[1], gamma=gamma, initial=0), tol=1e-12
+        ).policy.probabilities
         policies = [least, least]
     else:
         policies = [np.eye(2)[rng.integers(0, 2, states)] for _ in range(2)]
@@ -51,7 +53,7 @@ def hard_model(seed: int) -> tuple[ck.CMDP, str]:
             limits.append(ck.AtLeast(cost, value))
         if family == "every limit twice":
             limits.append(ck.AtMost(2.0 * cost, 2.0 * value))
-    return ck.CMDP(P, cost=costs[0], constraints=limits, gamma=gamma, initial=0), family
+    return ck.CMDP(P, action_axis=1, cost=costs[0], constraints=limits, gamma=gamma, initial=0), family
 
 
 def visits(P: np.ndarray, pi: np.ndarray, gamma: float) -> np.ndarray:

@@ -45,6 +45,7 @@ def finish(rng: Generator, sketch: dict[str, Any], limits: list[Any]) -> ck.CMDP
     kind = "reward" if sketch["maximise"] else "cost"
     return ck.CMDP(
         P,
+        action_axis=1,
         constraints=limits,
         gamma=sketch["gamma"],
         initial=sketch["initial"],

@@ -83,6 +83,7 @@ def exact_model(outline: dict[str, Any], values: Any, per_step: bool) -> ExactMo
     return ExactModel(
         ck.CMDP(
             outline["transitions"],
+            action_axis=1,
             constraints=[ck.AtMost(values, 0.0, per_step=per_step)],
             gamma=outline["gamma"],
             initial=outline["initial"],

@@ -37,7 +37,7 @@ def random_model(seed, constraints=None, sparse=None, feasible=True, gamma=None,
     objective = {("reward" if rng.random() < 0.5 else "cost"): rng.normal(size=(S, A))}
     if rng.random() < 0.4 if sparse is None else sparse:
         P = sp.csr_array(P.reshape(S * A, S))
-    return ck.CMDP(P, constraints=limits, gamma=gamma, initial=rho, **objective)
+    return ck.CMDP(P, constraints=limits, gamma=gamma, initial=rho, action_axis=1, **objective)
 
 
 def coupled(states, bridge, gamma=0.99, seed=0, actions=3, limit=0.45):

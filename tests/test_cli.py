@@ -900,3 +900,21 @@ def test_certify_names_its_constraints_in_json(cmdpkit, tmp_path):
     ck.TabularPolicy.uniform(20, 10).save(tmp_path / "uniform.npz")
     run = cmdpkit("certify", "paper", tmp_path / "uniform.npz", "--json")
     assert [(c["name"], c["limit"]) for c in run.json["constraints"]] == [("utility", 3.0)]
+
+
+def test_frontier_on_the_command_line(cmdpkit, tmp_path):
+    csv = tmp_path / "curve.csv"
+    answer = cmdpkit("frontier", "paper", "--limit", "utility", "--limits", "2.5,3,6", "--csv", str(csv), "--json")
+    assert answer.code == 0
+    points = answer.json["points"]
+    assert [point["feasible"] for point in points] == [True, True, False]
+    assert points[1]["lower"] <= 4.462444 <= points[1]["upper"] + 1e-6
+    assert len(csv.read_text().splitlines()) == 4
+    assert "infeasible" in cmdpkit("frontier", "paper", "--limit", "utility", "--limits", "6").out
+    assert cmdpkit("frontier", "paper", "--limit", "power").code == 2
+
+
+def test_diagnose_on_the_command_line(cmdpkit, files):
+    assert cmdpkit("diagnose", "paper").code == 0
+    answer = cmdpkit("diagnose", "paper", "--json")
+    assert answer.json["binding"] == pytest.approx({"utility": 0.24267}, abs=1e-5)

@@ -276,3 +276,53 @@ def test_refusals(more, error, text):
 def test_rollouts_are_refused():
     with pytest.raises(ValueError, match="rollouts are for discounted models"):
         ck.solve(staged(1), sampling=ck.Sampling())
+
+
+# -- limits that change, frontiers, starts ----------------------------------------------------------------------------
+
+
+def test_other_limits_share_the_stages_and_start_from_a_result(tmp_path):
+    cmdp = next(c for c in map(staged, range(1, 50)) if c.num_constraints == 2)
+    name = cmdp.names[0]
+    result = ck.solve(cmdp)
+    loose = float(cmdp.limits[0] + cmdp.signs[0])
+    other = cmdp.with_limits({name: loose})
+    assert other.lowering.model.transitions is cmdp.lowering.model.transitions
+    optimum = lp(other)
+    result.save(tmp_path / "result.npz")
+    for start in (None, result, ck.Result.load(tmp_path / "result.npz")):
+        again = ck.solve(other, start=start)
+        assert again.status is ck.Status.OPTIMAL
+        assert abs(again.objective - optimum) <= 2e-6 * max(1.0, abs(optimum))
+    fewer = cmdp.with_limits({name: None})
+    assert abs(ck.solve(fewer).objective - lp(fewer)) <= 2e-6 * max(1.0, abs(lp(fewer)))
+    turned = cmdp.with_objective(cost=name)
+    assert abs(ck.solve(turned).objective - lp(turned)) <= 2e-6 * max(1.0, abs(lp(turned)))
+    with pytest.raises(ValueError, match="another horizon"):
+        ck.solve(ck.CMDP(np.ones((1, 1, 1)), cost=[[1.0]], horizon=2), start=ck.solve(one_state(3)))
+    with pytest.raises(ValueError, match="another horizon"):
+        ck.solve(ck.CMDP(np.ones((1, 1, 1)), cost=[[1.0]], gamma=0.5), start=ck.solve(one_state(3)))
+
+
+def one_state(horizon):
+    return ck.CMDP(np.ones((1, 1, 1)), cost=[[1.0]], horizon=horizon)
+
+
+def test_frontiers_and_diagnoses():
+    cmdp = next(c for c in map(staged, range(1, 50)) if c.num_constraints == 1 and c.horizon > 2 and c.actions > 1)
+    name = cmdp.names[0]
+    curve = ck.frontier(cmdp, name)
+    assert curve.complete
+    middle = float(np.median(curve.limits))
+    low, high = curve.at(middle)
+    optimum = lp(cmdp.with_limits({name: middle}))
+    slack = 1e-7 * max(1.0, abs(optimum))
+    assert low - slack <= optimum <= high + slack
+    policy = curve.policy(middle)
+    assert isinstance(policy, ck.StagedPolicy)
+    assert low - slack <= ck.evaluate(cmdp, policy).objective <= high + slack
+    broken = cmdp.with_limits({name: float(curve.least[1] - cmdp.signs[0])})
+    found = ck.diagnose(broken)
+    assert (found.feasible, found.conflict) == (False, (name,))
+    assert found.misses[0] == pytest.approx(1.0, abs=1e-4)
+    assert isinstance(found.policy, ck.StagedPolicy)

@@ -21,6 +21,7 @@ ROOMS = [
     ["run"],
     ["report"],
     ["solver", "training", "problems"],
+    ["insight"],
     ["experiments"],
     ["cli"],
     ["__main__", ""],
@@ -110,7 +111,7 @@ def test_no_module_imports_itself_in_a_circle():
         ("torch", ("learners.neural", "training")),
         ("rich", ("report", "cli.common", "experiments")),
         ("click", ("cli",)),
-        ("matplotlib", ("experiments",)),
+        ("matplotlib", ("experiments", "insight.plots")),
         ("gymnasium", ("envs", "experiments.tasks")),
     ],
 )

@@ -136,14 +136,14 @@ REFUSALS = {
         f"initial_policy with a zero, {method}": (
             call(FREE if method == "npg" else ONE, method, initial_policy=[[0.5, 0.5], [0.0, 1.0]]),
             ValueError,
-            "initial_policy gives action 0 in state 1 probability zero, which mirror descent can never leave",
+            "initial_policy gives state 1, action 0 probability zero, which mirror descent can never leave",
         )
         for method in OPTIONS
     },
     "initial_policy is deterministic": (
         call(initial_policy=ck.TabularPolicy.deterministic([0, 0], 2)),
         ValueError,
-        "initial_policy gives action 1 in state 0 probability zero",
+        "initial_policy gives state 0, action 1 probability zero",
     ),
     "initial_policy of another model": (
         call(initial_policy=np.full((3, 4), 0.25)),
@@ -287,8 +287,8 @@ BAD_POLICIES = {
     ),
     "vector": ([0.5, 0.5], ValueError, "a policy's probabilities have shape (2,); they need shape (states, actions)"),
     "row sum": ([[0.5, 0.5], [0.5, 0.4]], ValueError, "the policy's probabilities in state 1 sum to 0.9, not 1"),
-    "negative": ([[1.5, -0.5], [0.5, 0.5]], ValueError, "the policy's probability of action 1 in state 0 is -0.5"),
-    "nan": ([[0.5, 0.5], [np.nan, 0.5]], ValueError, "the policy's probability of action 0 in state 1 is nan"),
+    "negative": ([[1.5, -0.5], [0.5, 0.5]], ValueError, "the policy's probability of state 0, action 1 is -0.5"),
+    "nan": ([[0.5, 0.5], [np.nan, 0.5]], ValueError, "the policy's probability of state 1, action 0 is nan"),
     "strings": ([["a", "b"], ["c", "d"]], TypeError, "a policy's probabilities must hold real numbers"),
     "nothing": (None, TypeError, "a policy's probabilities must hold real numbers"),
 }

@@ -38,6 +38,11 @@ if TYPE_CHECKING:
     from cmdpkit.evaluation import evaluate as evaluate
     from cmdpkit.evaluation.average import long_run_averages as long_run_averages
     from cmdpkit.exact.slater import slater_margin as slater_margin
+    from cmdpkit.insight.diagnose import Diagnosis as Diagnosis
+    from cmdpkit.insight.diagnose import diagnose as diagnose
+    from cmdpkit.insight.frontier import Frontier as Frontier
+    from cmdpkit.insight.frontier import Surface as Surface
+    from cmdpkit.insight.frontier import frontier as frontier
     from cmdpkit.learners.neural.policy import NeuralPolicy as NeuralPolicy
     from cmdpkit.model import CMDP as CMDP
     from cmdpkit.model import AtLeast as AtLeast
@@ -66,7 +71,9 @@ _HOME = {
     "SimulationCertificate": "certificates.rollouts",
     "Simulator": "simulators",
     "Certificate": "certificates.certificate",
+    "Diagnosis": "insight.diagnose",
     "Evaluation": "evaluation",
+    "Frontier": "insight.frontier",
     "History": "run.history",
     "MixturePolicy": "policy",
     "NeuralPolicy": "learners.neural.policy",
@@ -74,14 +81,17 @@ _HOME = {
     "Sampling": "settings",
     "StagedPolicy": "policy",
     "Status": "run.status",
+    "Surface": "insight.frontier",
     "TabularPolicy": "policy",
     "TrainingFailed": "run.result",
     "TrainingResult": "run.result",
     "certify": "certificates.prover",
     "certify_by_simulation": "certificates.rollouts",
     "certify_on_episodes": "training",
+    "diagnose": "insight.diagnose",
     "envs": "envs",
     "evaluate": "evaluation",
+    "frontier": "insight.frontier",
     "long_run_averages": "evaluation.average",
     "from_gymnasium": "simulators.gymnasium",
     "problems": "problems",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import numbers
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -83,12 +84,17 @@ def such_entries(bad: Any) -> str:
     return f"{count} such {'entry' if count == 1 else 'entries'}"
 
 
-def check_transitions(transitions: Any, masked: bool = False) -> tuple[Any, int, int | None]:
+def check_transitions(
+    transitions: Any, masked: bool = False, action_axis: int | None = None
+) -> tuple[Any, int, int | None]:
     """The transitions with one row per pair, C-ordered float64 or CSR when sparse; the numbers of states and actions.
 
     With a mask of available actions (`masked`) there may be a row for every pair, or only for those that exist: the
-    number of actions is None where only the mask can tell.
+    number of actions is None where only the mask can tell. An array of shape (S, S, S) does not tell which axis counts
+    the actions: without `action_axis` it is read as (S, A, S), with a warning.
     """
+    if action_axis not in (None, 0, 1):
+        raise ValueError(f"action_axis must be 1 for (S, A, S) arrays or 0 for (A, S, S) arrays, not {action_axis!r}")
     if sp.issparse(transitions):
         rows, states = transitions.shape if transitions.ndim == 2 else (0, 0)
         if states == 0 or rows == 0 or (rows % states and not masked):
@@ -106,10 +112,20 @@ def check_transitions(transitions: Any, masked: bool = False) -> tuple[Any, int,
     array = as_floats(transitions, "transitions")
     if masked and array.ndim == 2 and array.size:
         return freeze(array), array.shape[1], None
+    if array.ndim == 3 and action_axis == 0:
+        array = np.ascontiguousarray(array.swapaxes(0, 1))
     if array.ndim != 3 or array.shape[0] != array.shape[2] or 0 in array.shape:
+        wanted = "(A, S, S)" if action_axis == 0 else "(S, A, S)"
         raise ValueError(
-            f"transitions have shape {array.shape}; they need shape (S, A, S), or must be a scipy.sparse matrix of "
-            "shape (S·A, S); from (A, S, S) use np.swapaxes(P, 0, 1)"
+            f"transitions have shape {np.shape(transitions)}; they need shape {wanted}, or must be a scipy.sparse "
+            "matrix of shape (S·A, S); for (A, S, S) pass action_axis=0"
+        )
+    if action_axis is None and array.shape[0] == array.shape[1] > 1 and not np.array_equal(array, array.swapaxes(0, 1)):
+        warnings.warn(
+            f"transitions of shape {array.shape} are read as (S, A, S), but could be meant as (A, S, S); pass "
+            "action_axis=1 to confirm, or action_axis=0 if the first axis counts the actions",
+            UserWarning,
+            stacklevel=4,  # where the model is created
         )
     states, actions, _ = array.shape
     return freeze(array.reshape(states * actions, states)), states, actions

@@ -23,13 +23,14 @@ from cmdpkit.rules.registry import names
 from cmdpkit.run.balanced import run_balanced
 from cmdpkit.run.budget import Budget, Callback
 from cmdpkit.run.checkpoint import Checkpoint
-from cmdpkit.run.choice import Choice, choose
+from cmdpkit.run.choice import Choice, choose, takes_multipliers
 from cmdpkit.run.finish import solve_by_columns, solve_by_lp, with_least_violation, with_others_behind
 from cmdpkit.run.first_order import run_first_order, with_start
 from cmdpkit.run.judged import judged
 from cmdpkit.run.outcome import Outcome
 from cmdpkit.run.result import Result
 from cmdpkit.run.sampled import learn
+from cmdpkit.run.start import Start, lowered_start, start_from
 from cmdpkit.run.status import Status
 from cmdpkit.run.zero import run_zero
 from cmdpkit.settings import Sampling, TabularSettings, ZeroSettings
@@ -46,7 +47,7 @@ GROWING_ITERATIONS = 300
 SAMPLED_ITERATIONS = 300
 """Defaults of max_iterations for first-order methods, with exact values and with samples."""
 
-GENERAL = " (besides tol, max_iterations, time_limit, seed, progress, callback, checkpoint, resume)"
+GENERAL = " (besides tol, max_iterations, time_limit, seed, progress, callback, checkpoint, resume, start)"
 
 
 def solve(
@@ -62,6 +63,7 @@ def solve(
     budget: int | None = None,
     checkpoint: PathLike | None = None,
     resume: bool | None = None,
+    start: Result | None = None,
     **options: Any,
 ) -> Result:
     """Solve a constrained MDP and certify the result.
@@ -88,6 +90,10 @@ def solve(
             run continues from it, to the same result bit for bit.
         resume: True requires a state to continue from, False requires that there is none; None continues if there is
             one.
+        start: the result of an earlier call, for a model of the same size, as after `cmdp.with_limits(...)` or
+            `cmdp.with_objective(...)`. "auto" and "columns" start from its policies and multipliers; first-order
+            methods and learners continue from its last policy (mixed with a little of the uniform one) and its
+            multipliers; "lp" returns its policy where HiGHS finds none. What is proved never depends on it.
         **options: options of the method and its learner, in the user's units. All first-order methods take `step` (π is
             multiplied by exp(−step · Q̃); the paper's η is step · (1 − γ); the default follows the model's scale),
             `inner_steps` (t_k, default 1), `alpha` (default 1/step) and `initial_policy` (default uniform); those with
@@ -107,10 +113,14 @@ def solve(
             as_simulator(model)  # refuses
         if options.get("initial_policy") is not None:
             options["initial_policy"] = lowered_policy(model, options["initial_policy"], "initial_policy")
-        general = (tol, max_iterations, time_limit, seed, progress, callback, None, budget, checkpoint, resume)
+        begun = None if start is None else lowered_start(start, model)
+        general = (tol, max_iterations, time_limit, seed, progress, callback, None, budget, checkpoint, resume, begun)
         return _raised(model, solve(model.lowering.model, method, *general, **options))
     if isinstance(model, Simulator) and sampling is None:
         sampling = Sampling()
+    begin = None if start is None else start_from(start, model)
+    if begin is not None:
+        options = _started(begin, method, sampling is not None, options)
     if sampling is not None:
         return _solve_by_samples(
             model,
@@ -141,10 +151,11 @@ def solve(
         with allowed.catching_ctrl_c(), hurrying(allowed.exhausted):
             if model.is_extreme:
                 _refuse_units(model, choice, xi)
-                solver = partial(_run, method=name, choice=choice, xi=xi, tol=tol, store=store)
+                plain = None if begin is None else begin.without_units()
+                solver = partial(_run, method=name, choice=choice, xi=xi, tol=tol, store=store, start=plain)
                 outcome = run_balanced(model, solver, allowed, tol)
             else:
-                outcome = _run(model, allowed, name, choice, xi, tol, store)
+                outcome = _run(model, allowed, name, choice, xi, tol, store, begin)
             if outcome.status is Status.INFEASIBLE:
                 outcome = with_least_violation(model, outcome, allowed)
     return _result(model, name, outcome, allowed.elapsed)
@@ -161,6 +172,17 @@ def _check_call(model: Any, tol: Any, max_iterations: Any, time_limit: Any, seed
     check_count(seed, "seed", least=0)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, not {type(callback).__name__}")
+
+
+def _started(start: Start, method: Any, sampled: bool, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a first-order method, with the start that an earlier result gives."""
+    if isinstance(method, str) and method in EXACT and not sampled:
+        return options
+    clash = [name for name in ("initial_policy", "initial_multipliers") if options.get(name) is not None]
+    if clash:
+        raise ValueError(f"start sets {clash[0]!r}; give one of the two")
+    entry = "pmd-pd" if isinstance(method, str) and method in (ZERO, *EXACT) else method
+    return options | start.options(takes_multipliers(entry))
 
 
 def _choice(cmdp: CMDP, method: Any, options: dict[str, Any]) -> tuple[Choice | None, float | None]:
@@ -240,14 +262,15 @@ def _run(
     xi: float | None,
     tol: float,
     store: Checkpoint | None,
+    start: Start | None,
 ) -> Outcome:
     if choice is not None:
         if method == ZERO:
             return run_zero(cmdp, choice, xi, budget, tol)
         return run_first_order(cmdp, choice, budget, tol, store=store)
     if method == "lp":
-        return solve_by_lp(cmdp, tol, budget)
-    outcome = solve_by_columns(cmdp, method, tol, budget)
+        return solve_by_lp(cmdp, tol, budget, start)
+    outcome = solve_by_columns(cmdp, method, tol, budget, start)
     return with_others_behind(cmdp, outcome, tol, budget) if method == "auto" else outcome
 
 
@@ -269,6 +292,7 @@ def _result(cmdp: CMDP, method: str, outcome: Outcome, time: float) -> Result:
         model=cmdp,
         last_policy=outcome.last_policy,
         average_policy=outcome.average_policy,
+        memory=outcome.memory,
     )
 
 

@@ -7,7 +7,7 @@ import sys
 import click
 
 from cmdpkit import __version__
-from cmdpkit.cli import reproducing, solving, training
+from cmdpkit.cli import insight, reproducing, solving, training
 from cmdpkit.cli.common import BAD_INPUT, LIMIT_REACHED
 
 
@@ -24,6 +24,8 @@ for _command in (
     solving.solve,
     solving.certify,
     solving.problems,
+    insight.frontier,
+    insight.diagnose,
     reproducing.reproduce,
     training.train,
     training.evaluate,

@@ -19,12 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cmdpkit.checks import Array, PairTable
 from cmdpkit.evaluation.system import Plan, PolicySystem
+from cmdpkit.exact.errors import sum_errors
 from cmdpkit.exact.local import Blend, LocalDual, Outlook, Viewpoint, outlook
 from cmdpkit.exact.master import Mixture, best_mixture, least_violation
 from cmdpkit.exact.mdp import Minimum, Oracle, Stop, never
@@ -72,6 +73,23 @@ PROGRESS = 0.7
 """A Newton step that leaves more than this part of the distance between the bounds is no progress."""
 
 
+class Cut(NamedTuple):
+    """Multipliers and the bound that they prove for the given limits. For others it moves by λ · (change)."""
+
+    multipliers: Array
+    offsets: Array
+    bound: float
+
+
+class Anchor(NamedTuple):
+    """Where a search stood: its last blend, and the oracle's last policy with its values."""
+
+    offsets: Array
+    view: Viewpoint | None
+    choice: Any
+    state_values: Array | None
+
+
 @dataclass
 class ColumnSearch:
     """Columns and bounds found so far; `steps()` improves them one oracle call at a time."""
@@ -89,6 +107,11 @@ class ColumnSearch:
     farkas_margin: float = 0.0
     relaxation: Array = field(init=False)  # scaled; positive only where the limits are met no better than to rounding
     oracle_calls: int = 0
+    enough: float = 0.0  # the oracle need not know its minimum better than this
+    rigorous: bool = False  # bound the errors of all columns' values
+    errors: list[Array] = field(default_factory=list)  # of V_0..V_m of each column, if rigorous
+    cuts: list[Cut] = field(default_factory=list)  # every bound that was proved
+    refuted: list[Cut] = field(default_factory=list)  # every proof of infeasibility, with its margin as the bound
     stuck: bool = False  # no column improves the mixture any more, within rounding
 
     def __post_init__(self) -> None:
@@ -103,12 +126,34 @@ class ColumnSearch:
         self._units = self.scales[0] / self.scales[1:]  # of the multipliers
         self._oracle = Oracle(cmdp, self.stop, accuracy=COLUMN_ACCURACY * self.tol * cmdp.fine_scales)
         self._visits: Array | None = None
+        self._view: Viewpoint | None = None  # the last blend
         self._kept: dict[int, Array] = {}  # state visits of columns that would have to be factorised again
         self._excess = np.inf  # by which the columns miss the limits at least, scaled
 
     # -- columns ------------------------------------------------------------------------------------------------
 
-    def add(self, policy: Any, values: Array) -> bool:
+    def anchor(self) -> Anchor:
+        """Where the search stands, to continue from later."""
+        return Anchor(self.cmdp.offsets, self._view, self._oracle.choice, self._oracle.state_values)
+
+    def moved(self, cmdp: CMDP, sums: list[Array], anchor: Anchor | None = None) -> ColumnSearch:
+        """The search on a model with other limits, with everything found so far, from an anchor near them.
+
+        `sums` (m + 1,) are those of the columns, without limits: subtracting them one after another would add errors.
+        """
+        offsets = np.append(0.0, cmdp.offsets)
+        known = (self.columns, [s - offsets for s in sums], self.errors)
+        columns, values, errors = ([*part] for part in known)
+        other = ColumnSearch(cmdp, self.tol, self.stop, columns, values, rigorous=self.rigorous, errors=errors)
+        other._oracle, other._oracle.cmdp, other._visits = self._oracle, cmdp, self._visits
+        anchor = anchor or self.anchor()
+        other._oracle.choice, other._oracle.state_values = anchor.choice, anchor.state_values
+        if anchor.view is not None:
+            shift = np.append(0.0, anchor.offsets) - offsets
+            other._view = anchor.view._replace(values=anchor.view.values + shift)
+        return other
+
+    def add(self, policy: Any, values: Array, state_values: Array | None = None) -> bool:
         """Take a policy as a column, unless it is there, or one with the same values."""
         tolerance = 1e-13 * self.scales
         if any((np.abs(values - other) <= tolerance).all() for other in self.values):
@@ -119,6 +164,10 @@ class ColumnSearch:
                 return False
         self.columns.append(policy)
         self.values.append(values)
+        if self.rigorous:
+            assert state_values is not None
+            given = {"choice": policy} if isinstance(policy, np.ndarray) else {"pi": self._probabilities(policy)}
+            self.errors.append(sum_errors(self.cmdp, state_values, **given))
         return True
 
     def _ask(self, weights: Array, **ends: Any) -> Minimum:
@@ -132,13 +181,19 @@ class ColumnSearch:
     def ask_bound(self, multipliers: Array, **ends: Any) -> bool:
         """Query G(λ), ended as `Oracle.minimise` says; keep bound and column. True when the column is new."""
         answer = self._ask(np.concatenate([[1.0], multipliers]), **ends)
-        if answer.bound > self.bound:
-            self.bound, self.multipliers = answer.bound, multipliers
+        self.learn(Cut(multipliers, self.cmdp.offsets, answer.bound))
         return self._take(answer)
+
+    def learn(self, cut: Cut) -> None:
+        """Take a bound that holds for these limits."""
+        self.cuts.append(cut)
+        if cut.bound > self.bound:
+            self.bound, self.multipliers = cut.bound, cut.multipliers
 
     def _take(self, answer: Minimum) -> bool:
         """Take the oracle's answer as a column."""
-        fresh, system = self.add(answer.choice, answer.values), self._oracle.system
+        fresh = self.add(answer.choice, answer.values, self._oracle.state_values)
+        system = self._oracle.system
         if fresh and self.plan.is_direct and system is not None:
             self._keep(system.state_occupancy())
         return fresh
@@ -151,15 +206,34 @@ class ColumnSearch:
             self._kept = {j: x for j, x in self._kept.items() if j in used or j >= recent}
             self._kept[len(self.columns) - 1] = visits
 
+    @property
+    def choice(self) -> Any:
+        """The oracle's last policy, from which its next question starts; None before the first."""
+        return self._oracle.choice
+
+    @choice.setter
+    def choice(self, choice: Any) -> None:
+        self._oracle.choice = choice
+
+    def evaluate(self, column: Any) -> bool:
+        """Evaluate a policy and take it as a column: (S,) choices, a blend, or a `TabularPolicy`."""
+        cmdp, pi = self.cmdp, self._probabilities(column)
+        costs = cmdp.pairs.expect(pi, cmdp.costs)
+        values = PolicySystem(cmdp, pi, plan=self.plan).state_values(costs, accuracy=self._oracle.accuracy)
+        return self.add(column, cmdp.initial @ values - np.append(0.0, cmdp.offsets))
+
     # -- the search ---------------------------------------------------------------------------------------------
 
     def steps(self, start: Array | None = None) -> Iterator[ColumnSearch]:
         """Improve until nothing can be improved, yielding after every oracle call.
 
-        `stuck` says that the answer cannot be improved; a caller that continues is given relaxed limits.
+        `stuck` says that the answer cannot be improved; a caller that continues is given relaxed limits. Multipliers to
+        start from are taken seriously when there are columns as well.
         """
-        first = FIRST_GAP * float(self.scales[0]) if self.cmdp.num_constraints else 0.0
-        self.ask_bound(self.multipliers if start is None else start, gap=first)
+        near = FIRST_GAP if start is None or not self.columns else INEXACT * self.tol
+        first = near * float(self.scales[0]) if self.cmdp.num_constraints else 0.0
+        if start is not None or not self.columns or self._oracle.state_values is None:
+            self.ask_bound(self.multipliers if start is None else start, gap=first)
         self._price()
         self.stuck = not self.cmdp.num_constraints
         yield self
@@ -178,13 +252,14 @@ class ColumnSearch:
     def _newton(self) -> Iterator[ColumnSearch]:
         """Ask where G is largest under the local model, while that brings the bounds together."""
         asked, idle, margin = self.multipliers, 0, 0.0
-        view = self._oracle_view()
+        view = self._view or self._oracle_view()
         self._oracle.system = None  # factors can be as large as the model: one policy's at a time
         while not self.stuck and idle < PATIENCE:
             before, known = self._distance(), len(self.columns)
             for _ in range(PRIMAL_STEPS):
                 ahead = self._outlook(view, asked / self._units, margin)
                 view = self._evaluate(ahead.blend)
+                self._view = view if self.rigorous else None
                 margin = MARGIN * float(np.abs(view.values / self.scales - ahead.predicted)[1:].max())
                 self._price()
                 # What the bound can still gain by asking, under the local model
@@ -193,7 +268,8 @@ class ColumnSearch:
                     break
             asked = ahead.prices * self._units
             left = min(self.upper - self.bound, gain)
-            self.ask_bound(asked, gap=INEXACT * max(left, 0.0), rounds=ROUNDS, hopeless=self.bound)
+            gap = max(INEXACT * max(left, 0.0), self.enough)
+            self.ask_bound(asked, gap=gap, rounds=ROUNDS, hopeless=self.bound)
             self._oracle.system = None
             self._price()
             self.stuck = self.mixture is not None and self._settled()
@@ -249,7 +325,7 @@ class ColumnSearch:
         view = self._viewpoint(
             blend, system, system.state_values(costs, self._oracle.state_values, self._oracle.accuracy)
         )
-        if self.add(blend, view.values):
+        if self.add(blend, view.values, view.state_values):
             self._keep(view.visits)
         return view
 
@@ -305,6 +381,7 @@ class ColumnSearch:
             y = y / total  # the margin is proved for these very weights
             answer = self._ask(np.concatenate([[0.0], y]))
             fresh = self._take(answer)
+            self.refuted.append(Cut(y, self.cmdp.offsets, answer.bound))
             if answer.bound > 0.0:
                 self.farkas, self.farkas_margin = y, answer.bound
                 return
@@ -318,6 +395,7 @@ class ColumnSearch:
         for i, single in enumerate(np.eye(self.cmdp.num_constraints)):
             answer = self._ask(np.append(0.0, single))
             self._take(answer)
+            self.refuted.append(Cut(single, self.cmdp.offsets, answer.bound))
             if answer.bound > 0.0:
                 self.farkas, self.farkas_margin = np.eye(len(single))[i], answer.bound
                 return
@@ -341,7 +419,11 @@ class ColumnSearch:
         pairs = self.cmdp.pairs
         if not self.columns:
             return TabularPolicy.over(pairs, pairs.uniform())
-        weights = (self.mixture or least_violation(self._scaled_rows())[1]).weights
+        return self.mixed((self.mixture or least_violation(self._scaled_rows())[1]).weights)
+
+    def mixed(self, weights: Array) -> TabularPolicy:
+        """The stationary policy of a mixture of the columns."""
+        pairs = self.cmdp.pairs
         choice = self._oracle.choice
         fallback = pairs.uniform() if choice is None else pairs.one_hot(choice)
         occupancy = np.zeros(pairs.shape)

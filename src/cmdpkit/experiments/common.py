@@ -75,16 +75,16 @@ def random_instance(seed: int, constraints: int = 1, gamma: float | None = None)
     transitions /= transitions.sum(axis=2, keepdims=True)
     reward, utilities = rng.uniform(size=(states, actions)), rng.uniform(size=(constraints, states, actions))
     # Limits that the policy greedy for the sum of all utilities meets, and the one greedy for the reward violates.
-    plain = CMDP(transitions, reward=reward, gamma=gamma)
-    together = CMDP(transitions, reward=utilities.sum(axis=0), gamma=gamma)
+    plain = CMDP(transitions, action_axis=1, reward=reward, gamma=gamma)
+    together = CMDP(transitions, action_axis=1, reward=utilities.sum(axis=0), gamma=gamma)
     limits = []
     for i, utility in enumerate(utilities):
-        probe = CMDP(transitions, reward=reward, constraints=[AtLeast(utility, 0.0)], gamma=gamma)
+        probe = CMDP(transitions, action_axis=1, reward=reward, constraints=[AtLeast(utility, 0.0)], gamma=gamma)
         low, high = (value_of(probe, solve(model).policy) for model in (plain, together))
         limits.append(
             AtLeast(utility, min(low, high) + rng.uniform(0.3, 0.7) * abs(high - low), name=f"utility {i + 1}")
         )
-    return CMDP(transitions, reward=reward, constraints=limits, gamma=gamma)
+    return CMDP(transitions, action_axis=1, reward=reward, constraints=limits, gamma=gamma)
 
 
 def value_of(cmdp: CMDP, policy: Any) -> float:

@@ -78,7 +78,7 @@ def small_instance() -> CMDP:
     """Two states, two actions, γ = 0.1: small enough to run Theorem 3 with its own numbers."""
     transitions = np.array([[[0.9, 0.1], [0.2, 0.8]], [[0.7, 0.3], [0.1, 0.9]]])
     reward, utility = [[0.1, 0.9], [0.2, 1.0]], [[0.9, 0.1], [0.8, 0.0]]
-    return CMDP(transitions, reward=reward, constraints=[AtLeast(utility, 0.5)], gamma=0.1)
+    return CMDP(transitions, action_axis=1, reward=reward, constraints=[AtLeast(utility, 0.5)], gamma=0.1)
 
 
 def _run_theorem(settings: Settings) -> None:

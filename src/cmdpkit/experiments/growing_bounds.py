@@ -78,11 +78,12 @@ def small_instance() -> CMDP:
     rng = np.random.default_rng(7)
     transitions = rng.dirichlet(np.ones(3), size=(3, 2))
     cost, use = rng.random((3, 2)), rng.random((3, 2))
-    plain = CMDP(transitions, cost=cost, constraints=[AtMost(use, 0.0)], gamma=0.8)
+    plain = CMDP(transitions, action_axis=1, cost=cost, constraints=[AtMost(use, 0.0)], gamma=0.8)
     cheap, safe = (
-        evaluate(plain, solve(CMDP(transitions, cost=c, gamma=0.8)).policy).constraint_values[0] for c in (cost, use)
+        evaluate(plain, solve(CMDP(transitions, action_axis=1, cost=c, gamma=0.8)).policy).constraint_values[0]
+        for c in (cost, use)
     )
-    return CMDP(transitions, cost=cost, constraints=[AtMost(use, 0.5 * (cheap + safe))], gamma=0.8)
+    return CMDP(transitions, action_axis=1, cost=cost, constraints=[AtMost(use, 0.5 * (cheap + safe))], gamma=0.8)
 
 
 def extended(cmdp: CMDP, steps: int, digits: int = 600) -> list[float]:

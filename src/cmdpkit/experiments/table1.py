@@ -95,7 +95,9 @@ def _constrained(cmdp: CMDP, method: str, steps: int) -> tuple[Array, Array, Arr
 def _unconstrained(cmdp: CMDP, name: str, steps: int) -> tuple[Array, Array, Array]:
     """Gap to the optimum of the function that the method minimises: with entropy, the regularised value."""
     natural, tau, step = UNCONSTRAINED[name]
-    plain = CMDP(cmdp.transitions.reshape(cmdp.states, cmdp.actions, -1), reward=cmdp.objective, gamma=cmdp.gamma)
+    plain = CMDP(
+        cmdp.transitions.reshape(cmdp.states, cmdp.actions, -1), reward=cmdp.objective, gamma=cmdp.gamma, action_axis=1
+    )
     # With entropy the step 1/τ of NPG-Entropy, soft policy iteration, finds the regularised optimum in a few steps.
     best = min(islice(_values(plain, True, tau, 1.0 / tau), 60)) if tau else -solve(plain, tol=1e-10).objective
     gaps = np.array(list(islice(_values(plain, natural, tau, step), steps))) - best

@@ -11,7 +11,7 @@ user's units.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -37,7 +37,7 @@ from cmdpkit.checks import (
 )
 from cmdpkit.files import PathLike, load_arrays, save_arrays
 from cmdpkit.model.absorbing import until_absorbed
-from cmdpkit.model.limits import AtLeast, AtMost, Limit, check_limits
+from cmdpkit.model.limits import AtLeast, AtMost, Limit, check_limits, check_new_limits
 from cmdpkit.model.pairs import Label, Pairs, check_available, check_labels, check_table, initial_state
 from cmdpkit.model.problem import Problem
 from cmdpkit.model.stages import over_stages
@@ -74,6 +74,8 @@ class CMDP(Problem):
         available: (S, A) booleans, or a scipy.sparse (S, A) matrix whose stored entries are the available pairs. What
             the other arrays hold at a missing pair does not matter. All are available by default.
         state_labels, action_labels: what states and actions are called: strings, tuples, anything hashable.
+        action_axis: which axis of a three-dimensional array counts the actions: 1 for (S, A, S), the default, or 0 for
+            (A, S, S). An array of shape (S, S, S) is read as (S, A, S) with a warning if this is not given.
 
     Example:
         Work pays 1 but wears the machine; at most 2 units of wear are allowed (discounted).
@@ -101,32 +103,32 @@ class CMDP(Problem):
         available: Any = None,
         state_labels: Iterable[Label] | None = None,
         action_labels: Iterable[Label] | None = None,
+        action_axis: int | None = None,
     ) -> None:
-        if (reward is None) == (cost is None):
-            given = "both were" if reward is not None else "neither was"
-            raise ValueError(f"exactly one of reward (maximised) and cost (minimised) is needed; {given} given")
+        kind, table = _one_objective(reward, cost)
         self.criterion, self.gamma, self.horizon = _check_criterion(gamma, horizon)
-        self.transitions, self.pairs = _check_pairs(transitions, available, state_labels, action_labels)
+        self.transitions, self.pairs = _check_pairs(transitions, available, state_labels, action_labels, action_axis)
         self.states, self.actions = self.pairs.states, self.pairs.actions
         discount = self.gamma if self.criterion == "discounted" else 0.0
         self.row_sums = check_rows(self.transitions, discount, self.pairs.pair_name, self.pairs.state_name)
         self.longest_row = longest_row(self.transitions)
-        self.maximise = reward is not None
-        kind, table = ("reward", reward) if self.maximise else ("cost", cost)
+        self.maximise = kind == "reward"
         self.objective: PairTable = check_table(table, self.pairs, self.transitions, kind)
         self.constraints = _check_constraints(constraints, self.pairs, self.transitions, self.criterion)
         self.initial: StateArray = check_initial(initial_state(initial, self.pairs), self.states)
         self._set_units()
+        self._set_costs()
+        self.lowering = self._lowered()
+        self._check_range()
+        self._frozen = True
+
+    def _set_costs(self) -> None:
         # Internal sign convention: costs (m + 1, N) with V_i = ⟨costs_i⟩ − offset_i
         tables = np.stack([self.objective, *(np.asarray(c.values) for c in self.constraints)])
         self.costs: CostTable = freeze(self.units[:, None] * tables.reshape(self.num_constraints + 1, -1))
         self.cost_sizes: CostArray = freeze(np.maximum(self.costs.max(axis=1), -self.costs.min(axis=1)))  # max |c_i|
         # max − min of each of the m + 1 costs over all (s, a): how much a single step can matter
         self.spans: CostArray = freeze(np.ptp(self.costs, axis=1))
-        self.lowering = self._lowered()
-        if self.lowering is None:
-            self._check_range()
-        self._frozen = True
 
     entry_error: ClassVar[int] = 0
     """By how many EPS the stored probabilities and costs may be off, each relative to itself; bounds count them."""
@@ -160,6 +162,8 @@ class CMDP(Problem):
 
     def _check_range(self) -> None:
         """Check that values and their squares do not overflow."""
+        if self.lowering is not None:
+            return  # its model has been checked
         sizes = np.append(
             self.cost_sizes.max() / LARGEST_VALUE / (1.0 - self.gamma), np.abs(self.limits) / LARGEST_VALUE
         )
@@ -196,14 +200,86 @@ class CMDP(Problem):
         """What `tol` is relative to in the gap of a policy with the given objective."""
         return max(abs(objective), float(self.fine_scales[0]))
 
+    # -- the same model with other limits or another objective ---------------------------------------------------
+
+    def with_limits(self, limits: Mapping[str, float | None] | None = None, /, **named: float | None) -> CMDP:
+        """The same model with other limits, by name; None removes a limit. Nothing is copied or validated again.
+
+        Args:
+            limits: a mapping from names to limits, for names that are no Python identifiers.
+            **named: limits by name.
+
+        Example:
+            >>> import cmdpkit as ck
+            >>> cmdp = ck.problems.paper()
+            >>> loose = cmdp.with_limits(utility=2.5)
+            >>> round(ck.solve(loose).objective, 6)
+            4.515866
+        """
+        wanted = check_new_limits(limits, named, self.names)
+        new = [(c, wanted.get(str(c.name), c.limit)) for c in self.constraints]
+        return self._derived([replace(c, limit=limit) for c, limit in new if limit is not None])
+
+    def with_objective(self, *, reward: ArrayLike | str | None = None, cost: ArrayLike | str | None = None) -> CMDP:
+        """The same model with another objective; the transitions and all limits are shared.
+
+        Args:
+            reward: (S, A) array whose discounted sum is maximised, or the name of a constraint whose table to take; or
+            cost: the same, minimised. Give exactly one of the two.
+
+        Example:
+            >>> import cmdpkit as ck
+            >>> cmdp = ck.problems.paper()
+            >>> round(ck.solve(cmdp.with_objective(reward="utility")).objective, 6)  # the most that is possible
+            4.525027
+        """
+        kind, table = _one_objective(reward, cost)
+        return self._derived(self.constraints, self._table(table, kind), kind == "reward")
+
+    def _table(self, table: Any, kind: str) -> PairTable:
+        """A table as given, or that of the constraint with this name."""
+        if not isinstance(table, str):
+            return check_table(table, self.pairs, self.transitions, kind)
+        if table not in self.names:
+            known = ", ".join(map(repr, self.names)) or "none"
+            raise ValueError(f"{kind}={table!r} is not the name of a constraint; the model has {known}")
+        return np.asarray(self.constraints[self.names.index(table)].values)
+
+    def _derived(
+        self, constraints: Iterable[Limit], objective: PairTable | None = None, maximise: bool | None = None
+    ) -> CMDP:
+        """The model with other, validated limits and objective. Transitions and tables that stay are shared."""
+        model = object.__new__(type(self))
+        model.__dict__.update({name: value for name, value in self.__dict__.items() if name != "_frozen"})
+        model.constraints = tuple(constraints)
+        if objective is not None:
+            model.objective = objective
+            model.maximise = self.maximise if maximise is None else maximise
+        model._set_units()
+        kept = [(id(c.values), c.sign, c.per_step) for c in model.constraints]
+        if objective is not None or kept != [(id(c.values), c.sign, c.per_step) for c in self.constraints]:
+            model._set_costs()
+        if self.lowering is not None:
+            shared = None if objective is not None else self._lowering_of(model.constraints)
+            model.lowering = shared or model._lowered()
+        model._check_range()
+        model._frozen = True
+        return model
+
+    def _lowering_of(self, constraints: tuple[Limit, ...]) -> Lowering | None:
+        """The lowering with other limits on tables of this model; None if one of the tables is new."""
+        assert self.lowering is not None
+        model, sizes = self.lowering
+        scaled = {id(c.values): d.values for c, d in zip(self.constraints, model.constraints, strict=True)}
+        if any(id(c.values) not in scaled for c in constraints):
+            return None
+        return Lowering(model._derived([replace(c, values=scaled[id(c.values)]) for c in constraints]), sizes)
+
     def tightened(self, margin: float | ConstraintArray) -> CMDP:
         """The model of eq. cmdp_zero: every limit moved inwards by `margin`, one number or one per constraint."""
         margins = np.broadcast_to(np.asarray(margin, dtype=float), (self.num_constraints,))
-        moved = [
-            type(c)(c.values, c.limit - c.sign * float(delta), c.name, c.per_step)
-            for c, delta in zip(self.constraints, margins, strict=True)
-        ]
-        return self._with(self.objective, moved)
+        moved = self.limits - self.signs * margins
+        return self.with_limits(dict(zip(self.names, moved.tolist(), strict=True)))
 
     @property
     def is_extreme(self) -> bool:
@@ -221,30 +297,359 @@ class CMDP(Problem):
         # A limit may be larger than its cost, but not by so much that quotients overflow
         sizes[1:] = np.maximum(sizes[1:], np.abs(self.limits) / LARGEST_RATIO)
         exponents = np.where(sizes > 0.0, np.frexp(np.where(sizes > 0.0, sizes, 1.0))[1], 0)
-        even = [np.ldexp(table, -exponent) for table, exponent in zip(tables, exponents, strict=True)]
+        even = [freeze(np.ldexp(table, -exponent)) for table, exponent in zip(tables, exponents, strict=True)]
         limits = [
-            type(c)(table, float(np.ldexp(c.limit, -exponent)), c.name, c.per_step)
+            replace(c, values=table, limit=float(np.ldexp(c.limit, -exponent)))
             for c, table, exponent in zip(self.constraints, even[1:], exponents[1:], strict=True)
         ]
-        return self._with(even[0], limits), exponents
+        return self._derived(limits, even[0]), exponents
 
-    def _with(self, objective: PairTable, constraints: Iterable[Limit]) -> CMDP:
-        """The same model with another objective, of the same sense, and other constraints."""
-        pairs, transitions = self.pairs, self.transitions
-        if pairs.is_full and not sp.issparse(transitions):
-            transitions = transitions.reshape(self.states, self.actions, self.states)
-        settings: dict[str, Any] = {"reward" if self.maximise else "cost": objective}
-        return type(self)(
-            transitions,
-            constraints=constraints,
-            gamma=self.gamma,
-            horizon=self.horizon,
-            initial=self.initial,
-            available=None if pairs.is_full else pairs.sparse_mask,
-            state_labels=pairs.state_labels,
-            action_labels=pairs.action_labels,
-            **settings,
-        )
+    # -- ways in ------------------------------------------------------------------------------------------------
+
+    counts: Any = None
+    """How often each pair was tried, in the shape of `objective`; only known for a model made by `from_samples`."""
+
+    @classmethod
+    def from_table(
+        cls,
+        source: Any,
+        *,
+        reward: str | None = None,
+        cost: str | None = None,
+        constraints: Iterable[Limit] = (),
+        gamma: float,
+        initial: Any = None,
+        state_labels: Iterable[Label] | None = None,
+        action_labels: Iterable[Label] | None = None,
+        absorbing: Any = False,
+        unreachable: str = "warn",
+        columns: Mapping[str, str] | None = None,
+    ) -> CMDP:
+        """A model from a tidy table with one row per transition.
+
+        The columns are state, action, next_state, probability, reward (or cost), and one per further cost. Pairs of
+        state and action that have no row are not available. A reward may depend on the next state: its expected value
+        is taken.
+
+        Args:
+            source: the path of a CSV file in UTF-8 with a header line, a pandas or polars frame, or a dict of columns.
+                Large files need pandas to be read fast.
+            reward, cost: the name of the column to maximise or to minimise; by default the column `reward` or `cost`.
+            constraints: limits whose values are names of columns, as in `AtMost("wear", 4.0)`, or arrays.
+            gamma: the discount factor.
+            initial: a state, {state: probability}, or a distribution; uniform by default.
+            state_labels, action_labels: all labels, in the order that the model is to have. By default whole numbers
+                are sorted, and other labels come in the order in which they first appear (states before next states).
+                The labels 0, 1, ... are the same as none. In a file, labels are text unless all are whole numbers.
+            absorbing: True, or a list of states: where no row leads out of a state, the process stays there forever,
+                at no reward or cost, by the first action. Otherwise such states are refused.
+            unreachable: what to do about states that cannot be reached from the initial ones: "warn" and keep them,
+                "keep", "drop" or "refuse".
+            columns: the names of the columns where they differ, as in {"next_state": "to"}.
+
+        Example:
+            >>> import cmdpkit as ck
+            >>> table = {
+            ...     "state": ["good", "good", "good", "bad"],
+            ...     "action": ["run", "run", "rest", "repair"],
+            ...     "next_state": ["good", "bad", "good", "good"],
+            ...     "probability": [0.9, 0.1, 1.0, 1.0],
+            ...     "reward": [1.0, 1.0, 0.0, -2.0],
+            ...     "wear": [1.0, 1.0, 0.0, 0.0],
+            ... }
+            >>> cmdp = ck.CMDP.from_table(table, constraints=[ck.AtMost("wear", 4.0)], gamma=0.9, initial="good")
+            >>> cmdp.state_labels, cmdp.action_labels
+            (('good', 'bad'), ('run', 'rest', 'repair'))
+            >>> round(ck.solve(cmdp).objective, 6)
+            3.28
+        """
+        from cmdpkit.model.tables import from_table
+
+        settings: dict[str, Any] = {"reward": reward, "cost": cost, "absorbing": absorbing, "unreachable": unreachable}
+        settings |= {"state_labels": state_labels, "action_labels": action_labels, "columns": columns}
+        return from_table(cls, source, constraints=constraints, gamma=gamma, initial=initial, **settings)
+
+    @classmethod
+    def from_samples(
+        cls,
+        source: Any,
+        *,
+        reward: str | None = None,
+        cost: str | None = None,
+        constraints: Iterable[Limit] = (),
+        gamma: float,
+        initial: Any = None,
+        state_labels: Iterable[Label] | None = None,
+        action_labels: Iterable[Label] | None = None,
+        absorbing: Any = False,
+        unreachable: str = "warn",
+        columns: Mapping[str, str] | None = None,
+    ) -> CMDP:
+        """A model estimated from logged transitions: frequencies as probabilities, means as rewards and costs.
+
+        The log has one row per step with the columns state, action, next_state, reward (or cost), and one per further
+        cost. Actions that were never tried in a state are not available there, and no prior is added; `counts` tells
+        how often each pair was tried. States in which the log ends are never left: list them as `absorbing` if the
+        process ends there. All arguments are those of `from_table`.
+
+        Example:
+            >>> import cmdpkit as ck
+            >>> log = {
+            ...     "state": ["good", "good", "good", "bad"],
+            ...     "action": ["run", "run", "run", "repair"],
+            ...     "next_state": ["good", "good", "bad", "good"],
+            ...     "reward": [1.0, 1.0, 1.0, -2.0],
+            ... }
+            >>> cmdp = ck.CMDP.from_samples(log, gamma=0.9, initial="good")
+            >>> cmdp.counts
+            array([3, 1])
+            >>> cmdp.to_table()["probability"].round(3)
+            array([0.667, 0.333, 1.   ])
+        """
+        from cmdpkit.model.samples import from_samples
+
+        settings: dict[str, Any] = {"reward": reward, "cost": cost, "absorbing": absorbing, "unreachable": unreachable}
+        settings |= {"state_labels": state_labels, "action_labels": action_labels, "columns": columns}
+        return from_samples(cls, source, constraints=constraints, gamma=gamma, initial=initial, **settings)
+
+    @classmethod
+    def from_function(
+        cls,
+        function: Callable[..., Any],
+        initial: Any,
+        *,
+        actions: Any,
+        available: Callable[[Any], Any] | None = None,
+        minimise: bool = False,
+        constraints: Iterable[Limit] = (),
+        gamma: float,
+        absorbing: Any = False,
+        max_states: int = 10_000_000,
+        vectorised: bool = False,
+        progress: bool | Callable[[int, int], None] = False,
+    ) -> CMDP:
+        """A model from a function that tells what an action does in a state, explored from the initial states.
+
+        Args:
+            function: called with (state, action); returns a list of outcomes (probability, next state, reward, costs).
+                States are anything hashable. Costs are a tuple in the order of the limits or a dict by name, and may be
+                left out without limits. Outcomes with the same next state are added.
+            initial: the initial state, or {state: probability}.
+            actions: the list of all actions, or a function that returns those available in a state.
+            available: for vectorised functions: called with an array of n states, returns (n, A) booleans.
+            minimise: whether the third entry of an outcome is a cost to minimise in place of a reward.
+            constraints: limits with the name of a cost, as in `AtMost("wear", 4.0)`.
+            gamma: the discount factor.
+            absorbing: as in `from_table`, for states in which no action is available.
+            max_states: the exploration stops with an error when it finds more states.
+            vectorised: whether `function` takes and returns arrays. It is called with an array of n states, of shape
+                (n,) or (n, d) and type int64, and the array of the n numbers of the actions; it returns the tuple
+                (row, probability, next states, reward, costs) with one entry per outcome, where row (0 to n − 1) tells
+                to which of the n pairs the outcome belongs. Costs are a list of arrays or a dict by name.
+            progress: True to print how many states were explored and found, or a function called with both numbers.
+
+        States that are whole numbers are sorted; others are kept in the order in which they are found.
+
+        Example:
+            A machine wears out, and repairs cost money.
+
+            >>> import cmdpkit as ck
+            >>> def machine(age, action):
+            ...     if action == "repair":
+            ...         return [(1.0, 0, -2.0, (1.0,))]
+            ...     return [(0.8, age, 3.0 - age, (0.0,)), (0.2, min(age + 1, 5), 3.0 - age, (0.0,))]
+            >>> cmdp = ck.CMDP.from_function(
+            ...     machine, 0, actions=["run", "repair"], constraints=[ck.AtMost("repairs", 0.5)], gamma=0.9
+            ... )
+            >>> cmdp
+            CMDP(states=6, actions=2, constraints=['repairs'], gamma=0.9)
+        """
+        from cmdpkit.model.functions import from_function
+
+        settings: dict[str, Any] = {"available": available, "minimise": minimise, "max_states": max_states}
+        settings |= {"vectorised": vectorised, "absorbing": absorbing, "progress": progress}
+        return from_function(cls, function, initial, actions=actions, constraints=constraints, gamma=gamma, **settings)
+
+    @classmethod
+    def from_gymnasium(
+        cls,
+        env: Any,
+        *,
+        cost: Any = None,
+        constraints: Iterable[Limit] = (),
+        gamma: float,
+        initial: Any = None,
+    ) -> CMDP:
+        """The exact model of a Gymnasium environment with a table `env.unwrapped.P` (FrozenLake, CliffWalking, Taxi).
+
+        States and actions have the numbers of the environment. A state in which an episode ends keeps the process
+        forever, at no reward or cost; if episodes end in a state that others pass through, they end in an additional
+        state "end" instead. Time limits are not part of the model.
+
+        Args:
+            env: the environment.
+            cost: a function of (state, action, next state, reward, terminated), or a dict of such functions by name.
+            constraints: limits with the name of a cost, as in `AtMost("falls", 0.1)`.
+            gamma: the discount factor.
+            initial: as for `CMDP`; by default the environment's own distribution.
+
+        Example:
+            >>> import gymnasium, cmdpkit as ck
+            >>> env = gymnasium.make("CliffWalking-v1")
+            >>> near = ck.AtMost("near the cliff", 2.0)  # the states 24 to 35 lie along the cliff
+            >>> cmdp = ck.CMDP.from_gymnasium(
+            ...     env, cost=lambda s, a, n, r, ended: float(24 <= s < 36), constraints=[near], gamma=0.95
+            ... )
+            >>> round(ck.solve(cmdp).objective, 3)
+            -10.657
+        """
+        from cmdpkit.model.gymnasium import from_gymnasium
+
+        return from_gymnasium(cls, env, cost=cost, constraints=constraints, gamma=gamma, initial=initial)
+
+    @classmethod
+    def from_matrices(
+        cls,
+        matrices: Any,
+        *,
+        reward: Any = None,
+        cost: Any = None,
+        constraints: Iterable[Limit] = (),
+        gamma: float,
+        initial: Any = None,
+        available: Any = None,
+        state_labels: Iterable[Label] | None = None,
+        action_labels: Iterable[Label] | None = None,
+    ) -> CMDP:
+        """A model from one transition matrix per action, as in pymdptoolbox: actions come first.
+
+        Args:
+            matrices: an (A, S, S) array, or a list of A matrices (S, S), dense or scipy.sparse.
+            reward, cost: (S,), (S, A) or (A, S, S), or a list with one (S,) or (S, S) array or matrix per action.
+            constraints: limits with values of the same shapes.
+            gamma, initial, available, state_labels, action_labels: as for `CMDP`.
+
+        Example:
+            >>> import numpy as np, cmdpkit as ck
+            >>> wait, cut = [[0.1, 0.9], [0.1, 0.9]], [[1.0, 0.0], [1.0, 0.0]]
+            >>> cmdp = ck.CMDP.from_matrices([wait, cut], reward=[[0.0, 0.0], [4.0, 2.0]], gamma=0.9)
+            >>> cmdp.transitions
+            array([[0.1, 0.9], [1. , 0. ], [0.1, 0.9], [1. , 0. ]])
+        """
+        from cmdpkit.model.matrices import from_matrices
+
+        settings = {"available": available, "state_labels": state_labels, "action_labels": action_labels}
+        settings |= {"reward": reward, "cost": cost, "initial": initial}
+        return from_matrices(cls, matrices, constraints=constraints, gamma=gamma, **settings)
+
+    @classmethod
+    def from_quantecon(
+        cls,
+        ddp: Any,
+        *,
+        constraints: Iterable[Limit] = (),
+        gamma: float | None = None,
+        initial: Any = None,
+        state_labels: Iterable[Label] | None = None,
+        action_labels: Iterable[Label] | None = None,
+    ) -> CMDP:
+        """A model from a `DiscreteDP` of QuantEcon, in either of its forms.
+
+        Actions with reward −inf are not available. The discount factor is `ddp.beta` unless `gamma` is given. Values of
+        limits have the shapes of `CMDP`, or one entry per pair in the order of `ddp.s_indices`.
+
+        Example:
+            >>> import numpy as np, cmdpkit as ck
+            >>> from quantecon.markov import DiscreteDP
+            >>> rewards = [[5.0, 10.0], [-1.0, -np.inf]]
+            >>> ddp = DiscreteDP(rewards, [[[0.5, 0.5], [0.0, 1.0]], [[0.0, 1.0], [0.5, 0.5]]], beta=0.95)
+            >>> cmdp = ck.CMDP.from_quantecon(ddp, initial=0)
+            >>> round(ck.solve(cmdp).objective, 4), ddp.solve().v.round(4).tolist()
+            (-8.5714, [-8.5714, -20.0])
+        """
+        from cmdpkit.model.matrices import from_quantecon
+
+        settings: dict[str, Any] = {"state_labels": state_labels, "action_labels": action_labels, "initial": initial}
+        return from_quantecon(cls, ddp, constraints=constraints, gamma=gamma, **settings)
+
+    @classmethod
+    def from_storm(
+        cls,
+        source: Any,
+        *,
+        reward: str | None = None,
+        cost: str | None = None,
+        constraints: Iterable[Limit] = (),
+        gamma: float,
+        initial: Any = None,
+        constants: Any = None,
+    ) -> CMDP:
+        """A model from a PRISM, JANI, DRN or UMB file, or from a sparse MDP or DTMC of stormpy 2.
+
+        States are called by the values of their variables, as in "x=1, y=2", where the model has them; actions by the
+        labels of their choices, or "choice 0", "choice 1", ... where there are none. A label that a state has several
+        times is numbered, as in "go (2)".
+
+        Args:
+            source: the path of a file, or a model.
+            reward, cost: the name of the reward model to maximise or to minimise.
+            constraints: limits whose values are the name of a reward model, or of a label, which counts the steps in
+                its states.
+            gamma: the discount factor.
+            initial: as for `CMDP`; by default the initial state of the model.
+            constants: values of the undefined constants of a PRISM or JANI file, as in "N=3" or {"N": 3}.
+
+        Example:
+            >>> import tempfile, pathlib, cmdpkit as ck
+            >>> program = '''
+            ... mdp
+            ... module machine
+            ...   worn : bool init false;
+            ...   [run] !worn -> 0.9 : true + 0.1 : (worn'=true);
+            ...   [repair] worn -> (worn'=false);
+            ... endmodule
+            ... rewards "output" [run] true : 1; endrewards
+            ... label "down" = worn;
+            ... '''
+            >>> path = pathlib.Path(tempfile.mkdtemp(), "machine.prism")
+            >>> _ = path.write_text(program)
+            >>> cmdp = ck.CMDP.from_storm(path, reward="output", constraints=[ck.AtMost("down", 2.0)], gamma=0.9)
+            >>> cmdp.state_labels, cmdp.action_labels
+            (('worn=False', 'worn=True'), ('run', 'repair'))
+        """
+        from cmdpkit.model.storm import from_storm
+
+        settings: dict[str, Any] = {"reward": reward, "cost": cost, "initial": initial, "constants": constants}
+        return from_storm(cls, source, constraints=constraints, gamma=gamma, **settings)
+
+    # -- ways out -----------------------------------------------------------------------------------------------
+
+    def to_table(self, path: PathLike | None = None) -> dict[str, Any] | None:
+        """The model as a tidy table, which `from_table` reads: a dict of columns, or a CSV file with `path`.
+
+        The columns are state, action, next_state, probability, reward or cost, and one per limit, by its name. Numbers
+        are written exactly. Limits, discount factor and initial distribution are not part of the table, and the labels
+        in a file are text or whole numbers.
+        """
+        from cmdpkit.model.tables import to_table
+
+        return to_table(self, path)
+
+    def to_frame(self) -> Any:
+        """The table of `to_table` as a pandas DataFrame."""
+        from cmdpkit.model.tables import to_frame
+
+        return to_frame(self)
+
+    def to_drn(self, path: PathLike, initial: Any = None) -> None:
+        """Write the model as a DRN file for the model checker Storm, with a reward model per limit.
+
+        The format has one initial state: `initial`, or that of the model. It has no discount factor and no limits;
+        they are mentioned in comments, like the labels of the states.
+        """
+        from cmdpkit.model.storm import to_drn
+
+        to_drn(self, path, initial)
 
     # -- files --------------------------------------------------------------------------------------------------
 
@@ -314,8 +719,17 @@ class CMDP(Problem):
             available=None if pairs.is_full else pairs.sparse_mask,
             state_labels=pairs.state_labels,
             action_labels=pairs.action_labels,
+            action_axis=1,
             **{kind: objective},
         )
+
+
+def _one_objective(reward: Any, cost: Any) -> tuple[str, Any]:
+    """Which of the two was given, and what."""
+    if (reward is None) == (cost is None):
+        given = "both were" if reward is not None else "neither was"
+        raise ValueError(f"exactly one of reward (maximised) and cost (minimised) is needed; {given} given")
+    return ("cost", cost) if reward is None else ("reward", reward)
 
 
 class ScaledCMDP(CMDP):
@@ -344,9 +758,11 @@ def _check_criterion(gamma: Any, horizon: Any) -> tuple[str, float, int | None]:
     return ("total", 1.0, None) if check_number(gamma, "gamma") == 1.0 else ("discounted", check_gamma(gamma), None)
 
 
-def _check_pairs(transitions: Any, available: Any, state_labels: Any, action_labels: Any) -> tuple[Any, Pairs]:
+def _check_pairs(
+    transitions: Any, available: Any, state_labels: Any, action_labels: Any, action_axis: Any
+) -> tuple[Any, Pairs]:
     """The transitions with one row per available pair, and those pairs."""
-    matrix, states, actions = check_transitions(transitions, available is not None)
+    matrix, states, actions = check_transitions(transitions, available is not None, action_axis)
     pairs = check_available(available, states, actions) if available is not None else Pairs(states, actions or 0)
     names = (check_labels(state_labels, states, "state"), check_labels(action_labels, pairs.actions, "action"))
     rows, every = matrix.shape[0], pairs.states * pairs.actions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -62,3 +62,21 @@ def check_limits(constraints: Any) -> tuple[Limit, ...]:
     if twice:
         raise ValueError(f"constraint names must differ; used more than once: {', '.join(map(repr, twice))}")
     return tuple(checked)
+
+
+def check_new_limits(limits: Any, named: Mapping[str, Any], known: list[str]) -> dict[str, float | None]:
+    """New limits by name, from a mapping and from keywords; None removes a limit."""
+    if limits is not None and not isinstance(limits, Mapping):
+        raise TypeError(f"limits must be a mapping from names to numbers, not {type(limits).__name__}")
+    twice = [name for name in limits or () if name in named]
+    if twice:
+        raise ValueError(f"the limit {twice[0]!r} was given twice")
+    wanted = {**(limits or {}), **named}
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        names = ", ".join(map(repr, known)) or "none"
+        raise ValueError(f"there is no constraint {unknown[0]!r}; the model has {names}")
+    return {
+        name: None if value is None else check_number(value, f"the limit of constraint {name!r}")
+        for name, value in wanted.items()
+    }

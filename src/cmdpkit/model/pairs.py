@@ -274,7 +274,9 @@ def check_labels(labels: Any, count: int, kind: str) -> tuple[Label, ...] | None
         return None
     if isinstance(labels, (str, bytes)) or not isinstance(labels, Iterable):
         raise TypeError(f"{kind}_labels must be a list with one label per {kind}, not {labels!r}")
-    names = tuple(label.item() if isinstance(label, np.generic) else label for label in labels)
+    names = tuple(labels)
+    if any(issubclass(kind, np.generic) for kind in set(map(type, names))):  # a million labels are mostly of one type
+        names = tuple(label.item() if isinstance(label, np.generic) else label for label in names)
     if len(names) != count:
         raise ValueError(f"there are {len(names)} {kind}_labels, but {count} {kind}s; every {kind} needs one")
     try:

@@ -65,6 +65,7 @@ def garnet(
     limits = _limits(transitions, reward, costs, gamma, slack) if constraints else np.empty(0)
     return CMDP(
         transitions,
+        action_axis=1,
         reward=reward,
         constraints=[
             AtMost(c, float(limit), name=f"cost {i}") for i, (c, limit) in enumerate(zip(costs, limits, strict=True), 1)

@@ -133,6 +133,12 @@ def _of_instance(rule: Any, given: Mapping[str, Any]) -> Method:
     return entry
 
 
+def takes_multipliers(method: Any) -> bool:
+    """Whether a method, by name or as a rule, can start from given multipliers; False if there is no such method."""
+    found = variants(method) if isinstance(method, str) else [method_of(method)]
+    return bool(found) and all(entry.multipliers for entry in found)
+
+
 def _taken(settings: type, entry: Method) -> list[str]:
     """The learner's settings that a method takes."""
     return [name for name in options_of(settings) if name != "initial_multipliers" or entry.multipliers]

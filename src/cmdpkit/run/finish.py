@@ -16,8 +16,10 @@ from cmdpkit.certificates.prover import best_bound
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.patience import Stopped, until
 from cmdpkit.exact.columns import ColumnSearch
+from cmdpkit.exact.conflict import Conflict, minimal_conflict, relaxation, rounded_outwards
 from cmdpkit.exact.linprog import least_violation, solve_lp
 from cmdpkit.exact.mdp import minimise, polished_bound
+from cmdpkit.exact.memory import remember
 from cmdpkit.exact.slater import least_miss
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
@@ -28,6 +30,7 @@ from cmdpkit.run.first_order import exact_learner, with_start
 from cmdpkit.run.history import History
 from cmdpkit.run.outcome import Outcome
 from cmdpkit.run.recorder import ExactRecorder
+from cmdpkit.run.start import Start
 from cmdpkit.run.status import Status
 from cmdpkit.settings import TabularSettings
 
@@ -47,15 +50,22 @@ COLUMNS = ("objective", "violation", "bound", "multipliers", "time")
 """The history of an exact method, one row an oracle call."""
 
 
-def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget) -> Outcome:
-    """Columns to the end; "auto" lets PMD-PD find the neighbourhood first, where its steps are cheap."""
+def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget, start: Start | None = None) -> Outcome:
+    """Columns to the end; "auto" lets PMD-PD find the neighbourhood first, where its steps are cheap.
+
+    With a `start` the columns of an earlier result are the neighbourhood.
+    """
     search = ColumnSearch(cmdp, tol, budget.exhausted)
     rows: list[tuple[Any, ...]] = []
     policy, certificate = None, None
     status = budget.spent(0)
     with contextlib.suppress(Stopped), until(budget.exhausted):
-        start = _seek_neighbourhood(search, budget) if method == "auto" and status is None else None
-        for _ in search.steps(start) if status is None else ():
+        question = None
+        if start is not None:
+            question = start.give(search)
+        elif method == "auto" and status is None:
+            question = _seek_neighbourhood(search, budget)
+        for _ in search.steps(question) if status is None else ():
             snapshot = _snapshot(search, budget.elapsed)
             rows.append(tuple(np.copy(getattr(snapshot, name)) for name in COLUMNS))
             budget.tell(snapshot)
@@ -78,7 +88,7 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget) -> Out
         policy, certificate = _polished(search, policy, certificate, tol)
         status = Status.OPTIMAL if certificate.optimal(tol) else Status.NUMERICAL_ERROR
     assert status is not None
-    return Outcome(status, policy, certificate, _history(rows), search.oracle_calls)
+    return Outcome(status, policy, certificate, _history(rows), search.oracle_calls, memory=remember(search))
 
 
 def _history(rows: list[tuple[Any, ...]]) -> History:
@@ -154,11 +164,14 @@ def _polished(
     return (halfway, met) if _merit(met, tol) < _merit(certificate, tol) else (policy, certificate)
 
 
-def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget) -> Outcome:
-    """The occupancy LP, with its answer certified like any other."""
+def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget, start: Start | None = None) -> Outcome:
+    """The occupancy LP, with its answer certified like any other. HiGHS is not started from a policy: a `start` is the
+    answer where it finds none."""
     solution = solve_lp(cmdp, budget.left, budget.max_iterations, budget.exhausted)
-    policy = solution.policy or TabularPolicy.over(cmdp.pairs, cmdp.pairs.uniform())
-    multipliers = np.zeros(cmdp.num_constraints) if solution.multipliers is None else solution.multipliers
+    known = start.policies[0] if start is not None else TabularPolicy.over(cmdp.pairs, cmdp.pairs.uniform())
+    policy = solution.policy or known
+    multipliers = np.zeros(cmdp.num_constraints) if start is None or start.multipliers is None else start.multipliers
+    multipliers = multipliers if solution.multipliers is None else solution.multipliers
     certificate = None
     if solution.feasible is not True and not solution.out_of_budget:
         policy, certificate = _refuted_by_lp(cmdp, policy, budget)
@@ -246,9 +259,10 @@ def _refuted_by_lp(cmdp: CMDP, policy: TabularPolicy, budget: Budget) -> tuple[T
 
 
 def with_least_violation(cmdp: CMDP, outcome: Outcome, budget: Budget) -> Outcome:
-    """An infeasible model: give the policy that misses the limits least, and say by how much."""
-    if cmdp.pairs.count > LARGEST_MISS:
-        return replace(outcome, note=f"{outcome.note} slater_margin(model) tells by how much they are missed.".strip())
+    """An infeasible model: give the policy that misses the limits least, and say by how much and what would help."""
+    size = cmdp.pairs.count
+    if size > LARGEST_MISS:
+        return replace(outcome, note=f"{outcome.note} {DIAGNOSE}".strip())
     if budget.exhausted():
         return outcome
     try:
@@ -259,6 +273,30 @@ def with_least_violation(cmdp: CMDP, outcome: Outcome, budget: Budget) -> Outcom
     proved = outcome.certificate
     assert proved.infeasibility is not None
     assert proved.infeasibility_margin is not None
-    certificate = refutation(cmdp, found.policy, proved.infeasibility, proved.infeasibility_margin)
-    note = f"The best policy still misses a limit by {found.upper:.6g}."
+    conflict = Conflict((), proved.infeasibility, proved.infeasibility_margin, False)
+    advice = DIAGNOSE
+    if size <= LARGE and not cmdp.is_extreme:
+        with contextlib.suppress(Stopped), until(budget.exhausted):
+            conflict = minimal_conflict(cmdp, conflict.weights, conflict.margin, budget.exhausted)
+            advice = _remedies(cmdp, conflict, budget)
+    certificate = refutation(cmdp, found.policy, conflict.weights, conflict.margin)
+    note = f"The best policy still misses a limit by {found.upper:.6g}. {advice}"
     return replace(outcome, policy=found.policy, certificate=certificate, note=note)
+
+
+def _remedies(cmdp: CMDP, conflict: Conflict, budget: Budget) -> str:
+    """Which single limits would have to be relaxed, and how far."""
+    ways = []
+    for i in conflict.members[:MOST_REMEDIES]:
+        found = relaxation(cmdp, i, stop=budget.exhausted)
+        if found is not None and np.isfinite(found.attained):
+            ways.append(f"{cmdp.names[i]!r} to {rounded_outwards(found, float(cmdp.signs[i]))}")
+    if len(conflict.members) > MOST_REMEDIES or budget.exhausted():
+        return DIAGNOSE
+    return f"Relax {' or '.join(ways)}." if ways else "No single limit helps: more than one has to be relaxed."
+
+
+DIAGNOSE = "cmdpkit.diagnose(model) says which limits conflict, and how far to relax them."
+
+MOST_REMEDIES = 4
+"""Of so many conflicting limits the message says how far each would have to be relaxed."""

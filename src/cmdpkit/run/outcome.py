@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cmdpkit.certificates.certificate import Certificate
+from cmdpkit.exact.memory import Memory
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.run.history import History
 from cmdpkit.run.status import Status
@@ -22,3 +23,4 @@ class Outcome:
     last_policy: TabularPolicy | None = None
     average_policy: TabularPolicy | None = None
     note: str = ""
+    memory: Memory | None = None

@@ -90,6 +90,7 @@ class Result(RunResult):
     last_policy: Any = field(default=None, repr=False)
     average_policy: Any = field(default=None, repr=False)
     average_certificate: Any = field(default=None, repr=False)
+    memory: Any = field(default=None, repr=False)  # of an exact method, for `solve(other, start=result)`; not saved
 
     def to_dict(self, policy: bool = False) -> dict[str, Any]:
         certificate, exact = self.certificate, isinstance(self.certificate, Certificate)

@@ -24,7 +24,7 @@ class Status(enum.Enum):
 
 _ADVICE = {
     Status.OPTIMAL: "The certificate proves the policy optimal and feasible to the tolerance.",
-    Status.INFEASIBLE: "No policy meets all limits; the weights below prove it. Relax a limit with nonzero weight.",
+    Status.INFEASIBLE: "No policy meets all limits, as the weights below prove; one of those limits must be relaxed.",
     Status.ITERATION_LIMIT: "This is the best policy so far; see its certificate. Increase max_iterations.",
     Status.TIME_LIMIT: "This is the best policy so far; see its certificate. Increase time_limit.",
     Status.SAMPLE_LIMIT: "The budget of transitions is spent; see the certificate of the policy.",

@@ -24,6 +24,7 @@ AnyResult = TypeVar("AnyResult", bound=RunResult)
 KIND, VERSION = "cmdpkit result", 1
 POLICIES = ("policy", "last_policy", "average_policy")
 CRITERION = ("criterion", "horizon")
+NOT_SAVED = "memory"  # it belongs to the model, which is not saved either
 CERTIFICATES: dict[str, type] = {"Certificate": Certificate, "SimulationCertificate": SimulationCertificate}
 
 
@@ -33,7 +34,7 @@ def save_result(result: RunResult, path: PathLike) -> None:
     plain: dict[str, Any] = {"version": VERSION, "class": type(result).__name__}
     for entry in fields(result):
         value = getattr(result, entry.name)
-        if entry.name == "history":
+        if entry.name in ("history", NOT_SAVED):
             continue
         if entry.name in POLICIES:
             arrays |= _policy_arrays(entry.name, value)
@@ -62,7 +63,7 @@ def load_result(kind: type[AnyResult], path: PathLike) -> AnyResult:
                 values[entry.name] = _policy(entry.name, arrays)
             elif entry.name == "model":
                 values["model"] = _problem(plain["model"])
-            elif entry.name != "history":
+            elif entry.name not in ("history", NOT_SAVED):
                 values[entry.name] = _decode(plain[entry.name])
         return kind(**values)
     except KeyError as error:

@@ -1,0 +1,106 @@
+"""`cmdpkit frontier` and `diagnose`."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from cmdpkit.cli.common import DONE, INFEASIBLE, JSON, LIMIT_REACHED, SET, find_model, show
+
+
+@click.command(short_help="The optimum as a function of one limit or two.")
+@click.argument("model")
+@click.option("--limit", "names", multiple=True, required=True, metavar="NAME", help="Limit to vary; twice: a surface.")
+@click.option(
+    "--limits", "values", multiple=True, metavar="A,B,...", help="Its values; repeat it per limit.  [default: found]"
+)
+@click.option("--tol", default=1e-4, show_default=True, help="Largest relative distance of the bounds.")
+@click.option("--points", default=11, show_default=True, help="Points per axis of a surface.")
+@click.option("--time-limit", type=float, metavar="SECONDS", help="Stop after this time with what is proved so far.")
+@click.option("--csv", type=click.Path(dir_okay=False), help="Write the points to this file.")
+@click.option("--plot", type=click.Path(dir_okay=False), help="Draw them to this file (.png, .pdf, .svg).")
+@SET
+@JSON
+def frontier(
+    model: str,
+    names: tuple[str, ...],
+    values: tuple[str, ...],
+    tol: float,
+    points: int,
+    time_limit: float | None,
+    csv: str | None,
+    plot: str | None,
+    parameters: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """The optimum of MODEL as a function of one limit or two, certified everywhere.
+
+    Exit codes: 0 complete, 1 the tolerance was not reached, 2 bad input, 3 the other limits cannot be met.
+    """
+    from cmdpkit.files import check_folder
+    from cmdpkit.insight.frontier import frontier as find
+    from cmdpkit.report import frontier_report
+
+    for path in (csv, plot):
+        if path is not None:
+            check_folder(path)
+    if values and len(values) != len(names):
+        raise ValueError(f"--limits was given {len(values)} times for {len(names)} limits; give it once per --limit")
+    lists = [[_number(text, "--limits") for text in part.split(",")] for part in values]
+    limits = None if not lists else lists[0] if len(lists) == 1 else lists
+    cmdp = find_model(model, parameters)
+    found = find(cmdp, names[0] if len(names) == 1 else names, limits, tol=tol, points=points, time_limit=time_limit)
+    if csv is not None:
+        found.to_csv(csv)
+    if plot is not None:
+        found.plot(plot)
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), indent=2))
+    else:
+        show(frontier_report(found))
+    if not found.feasible.any() and found.complete:
+        sys.exit(INFEASIBLE)
+    sys.exit(DONE if found.complete else LIMIT_REACHED)
+
+
+@click.command(short_help="Which limits conflict, and how far to relax them.")
+@click.argument("model")
+@click.option("--unit", "units", multiple=True, metavar="NAME=SIZE", help="Unit in which misses of a limit count.")
+@click.option("--relative", is_flag=True, help="Misses count relative to max(1, |limit|).")
+@click.option("--time-limit", type=float, metavar="SECONDS", help="Stop after this time with what is proved so far.")
+@SET
+@JSON
+def diagnose(
+    model: str,
+    units: tuple[str, ...],
+    relative: bool,
+    time_limit: float | None,
+    parameters: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Say whether the limits of MODEL can be met; if not, which of them conflict and how far to relax them.
+
+    Exit codes: 0 feasible, 1 undecided, 2 bad input, 3 infeasible.
+    """
+    from cmdpkit.insight.diagnose import RELATIVE
+    from cmdpkit.insight.diagnose import diagnose as find
+    from cmdpkit.report import diagnosis_report
+
+    if relative and units:
+        raise ValueError("give either --relative or --unit")
+    sizes = {name: _number(size, "--unit") for name, _, size in (text.rpartition("=") for text in units)}
+    found = find(find_model(model, parameters), RELATIVE if relative else sizes or None, time_limit=time_limit)
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), indent=2))
+    else:
+        show(diagnosis_report(found))
+    sys.exit({True: DONE, False: INFEASIBLE, None: LIMIT_REACHED}[found.feasible])
+
+
+def _number(text: str, flag: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{flag} needs numbers, not {text!r}") from None

@@ -1,0 +1,252 @@
+"""The optimum as a function of the limits, from both sides, for all limits at once.
+
+What one solve finds holds for other limits too. A column keeps its sums, so that the best mixture of all columns is an
+upper bound wherever it meets the limits; a bound G(λ) falls by λ · (change of the limits). Both are convex in the
+limits, the first from above, the second from below, and a new solve is needed only where they are apart:
+
+    max_k [G_k − λ_k · (x − x_k)]  ≤  V*(x)  ≤  min { Σ_j w_j V_0(π_j) : Σ_j w_j V_i(π_j) ≤ x_i, w ∈ simplex }.
+
+Upper bounds count the largest error that the values of each column can have, lower bounds that of the oracle.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cmdpkit.checks import Array
+from cmdpkit.evaluation.bounds import EPS, horizon_bound
+from cmdpkit.evaluation.system import PolicySystem
+from cmdpkit.exact.columns import Anchor, ColumnSearch, Cut
+from cmdpkit.exact.master import best_mixture
+from cmdpkit.exact.mdp import Stop, never
+from cmdpkit.exact.slater import least_miss
+from cmdpkit.model import CMDP, AtLeast, AtMost
+from cmdpkit.policy import TabularPolicy
+
+INSIDE = 1e-11
+"""Mixtures stay this far inside the limits (scaled), so that rounding in the small LP cannot matter."""
+
+
+ENOUGH = 0.2
+"""The oracle is asked to this part of the distance that the bounds may have."""
+
+ANCHOR_BYTES = 200_000_000
+"""Memory for the ends of earlier searches: the next one continues from the nearest."""
+
+
+class Upper(NamedTuple):
+    """A mixture of columns and its V_0 at most; `relaxed` if it meets the limits only to `tol`."""
+
+    value: float
+    weights: Array | None
+    relaxed: bool = False
+
+
+class Band:
+    """Bounds on the optimum for all limits of a model; `improve` brings them together where it is asked to.
+
+    Args:
+        cmdp: the model. Limits are given as `offsets` (m,): sign · limit, so that more is always looser.
+        tol: accuracy, as in `solve`.
+        axes: limits that vary. The others may be violated by half of `tol` where they cannot be met with room.
+        stop: asked whether to give up.
+    """
+
+    def __init__(self, cmdp: CMDP, tol: float, axes: list[int], stop: Stop = never) -> None:
+        self.cmdp, self.tol, self.axes, self.stop = cmdp, tol, axes, stop
+        self.search = ColumnSearch(cmdp, tol, stop, rigorous=True)
+        self.sums: list[Array] = []
+        self.cuts: list[Cut] = []
+        self.refuted: list[Cut] = []
+        self.anchors: list[Anchor] = []
+        self.solves = 0
+        self._sought = False  # a policy with room for all limits that do not vary
+
+    # -- what is known ------------------------------------------------------------------------------------------
+
+    def lower(self, offsets: Array) -> tuple[float, Array]:
+        """The best bound for these limits, and its multipliers."""
+        return _best(self.cuts, offsets)
+
+    def refutation(self, offsets: Array) -> tuple[float, Array]:
+        """The largest Farkas margin for these limits, and its weights: positive where no policy meets them."""
+        return _best(self.refuted, offsets)
+
+    def upper(self, offsets: Array, objective: int = 0) -> Upper:
+        """The best mixture of columns within the limits; within what `tol` allows where none is."""
+        if not self.sums:
+            return Upper(np.inf, None)
+        table = np.array(self.sums) + np.array(self.search.errors)
+        scales = self.search.scales
+        rows = ((table[:, 1:] - offsets) / scales[1:]).T
+        allowed = 0.5 * self.tol * self.cmdp.fine_scales[1:] / scales[1:]
+        allowed[self.axes] = -INSIDE
+        for relaxation in (np.full(offsets.size, -INSIDE), allowed):
+            mixture = best_mixture(table[:, objective] / scales[objective], rows, relaxation)
+            if not offsets.size or (rows @ mixture.weights - relaxation).max() <= 0.5 * INSIDE:
+                value = float(mixture.weights @ table[:, objective])
+                rounding = (len(table) + 4) * EPS * float(mixture.weights @ np.abs(table[:, objective]))
+                relaxed = bool(relaxation.max(initial=0.0) > 0.0)
+                if relaxed and objective == 0:  # what violates the limits a little may be better than the optimum
+                    value = max(value, self.lower(offsets)[0])
+                return Upper(value + rounding, mixture.weights, relaxed)
+        return Upper(np.inf, None)
+
+    def width(self, offsets: Array) -> float:
+        """The distance of the bounds, in units of what `tol` is relative to."""
+        upper, lower = self.upper(offsets).value, self.lower(offsets)[0]
+        return (upper - lower) / self.cmdp.proof_scale(upper) if np.isfinite(upper) else np.inf
+
+    def policy(self, weights: Array) -> TabularPolicy:
+        return self.search.mixed(np.append(weights, np.zeros(len(self.sums) - weights.size)))
+
+    def model(self, offsets: Array) -> CMDP:
+        """The model with these limits."""
+        limits = self.cmdp.signs * offsets
+        return self.cmdp.with_limits(dict(zip(self.cmdp.names, limits.tolist(), strict=True)))
+
+    @property
+    def loosest(self) -> Array:
+        """(m,) offsets that no policy exceeds."""
+        return 1.01 * self.cmdp.cost_sizes[1:] * _horizon(self.cmdp) + 1e-3 * self.search.scales[1:]
+
+    # -- more ---------------------------------------------------------------------------------------------------
+
+    def improve(self, offsets: Array, share: float = 0.5) -> bool:
+        """Search at these limits until the bounds are within share · tol, or the limits are refuted. True if so."""
+        if self.refutation(offsets)[0] > 0.0 or self.width(offsets) <= share * self.tol:
+            return True
+        search = self.search = self._at(offsets)
+        known, self.solves = len(search.cuts), self.solves + 1
+        for _ in search.steps():
+            scale = self.cmdp.proof_scale(search.upper) if np.isfinite(search.upper) else 0.0
+            search.enough = ENOUGH * share * self.tol * scale
+            closed = search.upper - search.bound <= 0.8 * share * self.tol * scale
+            if closed or search.stuck or search.farkas is not None or self.stop():
+                break
+        self._keep(search, known)
+        each = 8 * self.cmdp.states * (2 * self.cmdp.num_constraints + 4)
+        self.anchors = [*self.anchors, search.anchor()][-max(1, ANCHOR_BYTES // each) :]
+        self._seek_room(offsets)
+        return self.refutation(offsets)[0] > 0.0 or self.width(offsets) <= share * self.tol
+
+    def _seek_room(self, offsets: Array) -> None:
+        """Where no mixture is strictly inside the limits, add the policy that is farthest inside, once."""
+        found = self.upper(offsets)
+        if self._sought or not (found.relaxed or found.weights is None) or self.refutation(offsets)[0] > 0.0:
+            return
+        self._sought = True
+        loose = self.cmdp.offsets.copy()
+        loose[self.axes] = self.loosest[self.axes]
+        policy = least_miss(self.model(loose), 1e-3 * self.tol, self.stop).policy
+        values = PolicySystem(self.cmdp, policy.pi).state_values(self.cmdp.pairs.expect(policy.pi, self.cmdp.costs))
+        limits = np.append(0.0, self.search.cmdp.offsets)
+        if self.search.add(policy, self.cmdp.initial @ values - limits, values):
+            self.sums.append(self.cmdp.initial @ values)
+
+    def _at(self, offsets: Array) -> ColumnSearch:
+        scales = self.search.scales[1:]
+        near = min(self.anchors, key=lambda a: float(np.abs((a.offsets - offsets) / scales).max()), default=None)
+        search = self.search.moved(self.model(offsets), self.sums, near)
+        bound, multipliers = self.lower(offsets)
+        if np.isfinite(bound):
+            search.learn(Cut(multipliers, offsets, bound))
+        return search
+
+    def _keep(self, search: ColumnSearch, known: int) -> None:
+        """Take over what a search has found."""
+        limits = np.append(0.0, search.cmdp.offsets)
+        self.sums += [values + limits for values in search.values[len(self.sums) :]]
+        self.cuts += search.cuts[known:]
+        self.refuted += search.refuted
+
+    def least(self, axis: int) -> tuple[float, float]:
+        """The smallest offset of one limit that can be met together with the others: proved, and attained.
+
+        Infinite where the others cannot be met at all. The proof is added to the refutations.
+        """
+        model, unit = _exchanged(self.cmdp, axis)
+        search = ColumnSearch(model, self.tol, self.stop, rigorous=True)
+        search.choice = self.search.choice
+        aim = 1e-2 * self.tol * max(float(model.fine_scales[0]), 0.0)
+        for _ in search.steps():
+            scale = max(1.0, abs(search.bound) if np.isfinite(search.bound) else 1.0)
+            if search.upper - search.bound <= aim * scale or search.stuck or search.farkas is not None or self.stop():
+                break
+        self._take(search, axis, unit)
+        if search.farkas is not None:
+            y = _without(search.farkas, axis)
+            self.refuted.append(Cut(y, self.cmdp.offsets, search.farkas_margin))
+            return np.inf, np.inf
+        # V_i + Σ μ_j V_j ≥ bound for every policy: y = (1 for i, μ_j for the others) refutes smaller limits
+        y = _without(search.multipliers, axis) * unit
+        y[axis] = 1.0
+        margin = unit * search.bound - EPS * abs(search.bound)
+        offsets = self.cmdp.offsets.copy()
+        offsets[axis] = 0.0
+        self.refuted.append(Cut(y, offsets, margin))
+        loose = self.cmdp.offsets.copy()
+        loose[axis] = self.loosest[axis]
+        return margin, self.upper(loose, objective=axis + 1).value
+
+    def adopt(self, other: Band) -> None:
+        """Take over what is known of a model that differs in its limits only."""
+        self.cuts += other.cuts
+        self.refuted += other.refuted
+        for column, sums, errors in zip(other.search.columns, other.sums, other.search.errors, strict=True):
+            self._append(column, sums, errors)
+
+    def _append(self, column: Any, sums: Array, errors: Array) -> None:
+        self.search.columns.append(column)
+        self.search.values.append(sums - np.append(0.0, self.search.cmdp.offsets))
+        self.search.errors.append(errors)
+        self.sums.append(sums)
+
+    def _take(self, search: ColumnSearch, axis: int, unit: float) -> None:
+        """Take the columns of the exchanged model."""
+        limits = np.append(0.0, search.cmdp.offsets)
+        for column, values, errors in zip(search.columns, search.values, search.errors, strict=True):
+            sums, error = values + limits, errors.copy()
+            sums[[0, axis + 1]] = sums[axis + 1], unit * sums[0]
+            error[[0, axis + 1]] = error[axis + 1], unit * error[0] + EPS * abs(sums[axis + 1])
+            self._append(column, sums, error)
+
+
+def _best(cuts: list[Cut], offsets: Array) -> tuple[float, Array]:
+    """The largest bound − λ · (x − x_k) over all cuts, rounded down, and its multipliers."""
+    if not cuts:
+        return -np.inf, np.zeros_like(offsets)
+    prices, points = np.array([c.multipliers for c in cuts]), np.array([c.offsets for c in cuts])
+    bounds = np.array([c.bound for c in cuts])
+    slack = 8.0 * EPS * (np.abs(bounds) + (prices * (np.abs(points) + np.abs(offsets))).sum(axis=1))
+    values = bounds - (prices * (offsets - points)).sum(axis=1) - slack
+    k = int(values.argmax())
+    return float(values[k]), prices[k]
+
+
+def _horizon(cmdp: CMDP) -> float:
+    """Σ_k γᵏ at most, with rows of P that may sum to slightly more than one."""
+    horizon = horizon_bound(cmdp)
+    return horizon if np.isfinite(horizon) else 2.0 / (1.0 - cmdp.gamma)
+
+
+def _without(weights: Array, axis: int) -> Array:
+    """Weights without that of the objective's own limit, whose term is never positive: leaving it out keeps a bound."""
+    weights = weights.copy()
+    weights[axis] = 0.0
+    return weights
+
+
+def _exchanged(cmdp: CMDP, axis: int) -> tuple[CMDP, float]:
+    """The model that minimises the cost of one limit, with a limit on the objective in its place that never binds.
+
+    All m + 1 costs are there, in another order. Returns the unit of the new objective as well: V_i = unit · V_0.
+    """
+    c, limits = cmdp.constraints[axis], list(cmdp.constraints)
+    kind: Any = AtLeast if cmdp.maximise else AtMost
+    most = 1.01 * float(cmdp.cost_sizes[0]) * _horizon(cmdp) + 1e-3
+    limits[axis] = kind(cmdp.objective, -most if cmdp.maximise else most, c.name)
+    model = cmdp._derived(limits, np.asarray(c.values), c.sign < 0.0)
+    return model, float(abs(cmdp.units[axis + 1]))

@@ -1,0 +1,407 @@
+"""Transitions listed one per row, as tables, functions and logs give them, and the model they describe.
+
+Every way into a model other than plain arrays ends here: the rows are checked, sorted by state and action, and turned
+into the arguments of `CMDP`. Errors name the row, the state and the action in the words of the source.
+"""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import breadth_first_order
+
+from cmdpkit.checks import ROW_SUM_TOLERANCE, Array, StateArray, check_initial
+from cmdpkit.model.limits import Limit
+
+IntArray = NDArray[np.int64]
+
+SHOWN = 5
+"""How many states or rows an error message names before it only counts them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """Transitions one per row: from `state` by `action` to `following` with `probability`.
+
+    `quantities` are what the rows earn and cost: one number per row, which may depend on the next state.
+    """
+
+    state: IntArray
+    action: IntArray
+    following: IntArray
+    probability: Array
+    quantities: Mapping[str, Array]
+    states: int
+    actions: int
+    state_labels: tuple[Hashable, ...] | None = None
+    action_labels: tuple[Hashable, ...] | None = None
+    where: Callable[[IntArray], str] = field(default=lambda rows: "")
+    """Names rows for error messages, as in "model.csv, line 7: "."""
+
+    def state_name(self, s: Any) -> str:
+        return name_of(self.state_labels, s)
+
+    def pair_name(self, row: Any) -> str:
+        action = name_of(self.action_labels, self.action[row])
+        return f"state {self.state_name(self.state[row])}, action {action}"
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The pairs that exist, ordered by state, then action, with their transitions (N, S) and quantities (N,)."""
+
+    transitions: Any
+    pair_state: IntArray
+    pair_action: IntArray
+    quantities: Mapping[str, Array]
+    states: int
+    actions: int
+    state_labels: tuple[Hashable, ...] | None = None
+    action_labels: tuple[Hashable, ...] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        return self.pair_state.size == self.states * self.actions
+
+    def arguments(
+        self, *, objective: str, maximise: bool, constraints: Any, gamma: float, initial: StateArray
+    ) -> dict[str, Any]:
+        """The arguments of `CMDP`."""
+        tables = {name: self.table(name) for name in self.quantities}
+        known: dict[str, Any] = {
+            "transitions": self._given_transitions(),
+            "reward" if maximise else "cost": tables[objective],
+            "constraints": named_limits(constraints, tables),
+            "gamma": gamma,
+            "initial": initial,
+            "state_labels": self.state_labels,
+            "action_labels": self.action_labels,
+        }
+        if not self.is_full:
+            places = (np.ones(self.pair_state.size, dtype=bool), (self.pair_state, self.pair_action))
+            known["available"] = sp.csr_array(places, shape=(self.states, self.actions))
+        known["action_axis"] = 1
+        return known
+
+    def _given_transitions(self) -> Any:
+        """Dense if at least half of the entries are not zero."""
+        matrix = self.transitions
+        if 2 * matrix.nnz < matrix.shape[0] * matrix.shape[1]:
+            return matrix
+        dense = matrix.toarray()
+        return dense.reshape(self.states, self.actions, self.states) if self.is_full else dense
+
+    def table(self, name: str) -> Array:
+        """A quantity in the shape of pair tables: (S, A) if all pairs exist, otherwise (N,)."""
+        column = self.quantities[name]
+        return column.reshape(self.states, self.actions) if self.is_full else column
+
+
+def name_of(labels: Sequence[Hashable] | None, index: Any) -> str:
+    return repr(labels[int(index)]) if labels is not None else str(int(index))
+
+
+def some(names: Iterable[str], count: int) -> str:
+    """The first names of a list, and how many more there are."""
+    shown = ", ".join(name for name, _ in zip(names, range(SHOWN), strict=False))
+    return shown if count <= SHOWN else f"{shown} and {count - SHOWN} more"
+
+
+# -- from rows to pairs ------------------------------------------------------------------------------------------------
+
+
+def assemble(
+    listing: Listing, *, merge: bool, absorbing: Sequence[int] | bool = False, remedy: str = "list every next state"
+) -> Parts:
+    """Check the rows and gather them by pair.
+
+    Rows of the same state, action and next state are added with `merge`, otherwise refused. The states that are never
+    left must be `absorbing` (all of them, with True): they stay where they are, by the first action, at no cost.
+    """
+    listing = _with_loops(listing, absorbing)
+    _check_numbers(listing)
+    keys, pair = _numbered(
+        listing.state.astype(np.int64) * listing.actions + listing.action, listing.states * listing.actions
+    )
+    _check_sums(listing, pair, keys.size, remedy)
+    places = (listing.probability, (pair, listing.following))
+    matrix = sp.coo_array(places, shape=(keys.size, listing.states)).tocsr()  # adds duplicates
+    if matrix.nnz < pair.size and not merge:
+        _refuse_duplicates(listing, pair)
+    if not matrix.data.all():
+        matrix.eliminate_zeros()
+    return Parts(
+        matrix,
+        keys // listing.actions,
+        keys % listing.actions,
+        {name: _expected(column, listing.probability, pair, keys.size) for name, column in listing.quantities.items()},
+        listing.states,
+        listing.actions,
+        listing.state_labels,
+        listing.action_labels,
+    )
+
+
+def _numbered(keys: IntArray, size: int) -> tuple[IntArray, IntArray]:
+    """The different keys in order, and the position of each row's key among them."""
+    if size > 8 * keys.size + 1000:
+        found, position = np.unique(keys, return_inverse=True)
+        return found, position.astype(np.int64)
+    seen = np.zeros(size, dtype=bool)
+    seen[keys] = True
+    return np.flatnonzero(seen), (np.cumsum(seen, dtype=np.int64) - 1)[keys]
+
+
+def _with_loops(listing: Listing, absorbing: Sequence[int] | bool) -> Listing:
+    """Add a loop to every absorbing state; refuse other states that are never left."""
+    if not listing.state.size:
+        raise ValueError("there are no transitions: at least one row is needed")
+    left = np.zeros(listing.states, dtype=bool)
+    left[listing.state] = True
+    stuck = np.flatnonzero(~left)
+    if absorbing is True:
+        ends = stuck
+    else:
+        ends = np.asarray(absorbing if absorbing is not False else [], dtype=np.int64)
+        both = ends[left[ends]] if ends.size else ends
+        if both.size:
+            rows = np.flatnonzero(listing.state == both[0])[:SHOWN]
+            raise ValueError(
+                f"{listing.where(rows)}state {listing.state_name(both[0])} is absorbing, but has transitions of its "
+                "own; remove it from absorbing, or remove its rows"
+            )
+        missing = np.setdiff1d(stuck, ends)
+        if missing.size:
+            _refuse_stuck(listing, missing)
+    if not ends.size:
+        return listing
+    zeros = np.zeros(ends.size)
+
+    def longer(column: Any, added: Any) -> Any:
+        return np.concatenate([column, added])
+
+    return replace(
+        listing,
+        state=longer(listing.state, ends),
+        action=longer(listing.action, np.zeros(ends.size, dtype=np.int64)),
+        following=longer(listing.following, ends),
+        probability=longer(listing.probability, np.ones(ends.size)),
+        quantities={name: longer(column, zeros) for name, column in listing.quantities.items()},
+    )
+
+
+def _refuse_stuck(listing: Listing, missing: IntArray) -> None:
+    first = np.flatnonzero(listing.following == missing[0])[:1]
+    names = some((listing.state_name(s) for s in missing), missing.size)
+    place = listing.where(first) if first.size else ""
+    what = "state" if missing.size == 1 else f"{missing.size} states:"
+    raise ValueError(
+        f"{place}no action leads out of {what} {names}; if the process ends there, say so with absorbing=True (or a "
+        "list of these states): it then stays at no cost. Otherwise add the missing transitions, or correct the label"
+    )
+
+
+def _check_numbers(listing: Listing) -> None:
+    p = listing.probability
+    bad = ~((p >= 0.0) & (p <= 1.0 + ROW_SUM_TOLERANCE))
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise ValueError(
+            f"{listing.where(np.array([row]))}{listing.pair_name(row)}: the probability of state "
+            f"{listing.state_name(listing.following[row])} is {p[row]} ({_entries(bad)}); it must be a number from 0 "
+            "to 1"
+        )
+    for name, column in listing.quantities.items():
+        bad = ~np.isfinite(column)
+        if bad.any():
+            row = int(np.flatnonzero(bad)[0])
+            raise ValueError(
+                f"{listing.where(np.array([row]))}{listing.pair_name(row)}: {name} is {column[row]} "
+                f"({_entries(bad)}); every entry must be a finite number"
+            )
+
+
+def _entries(bad: Any) -> str:
+    count = int(np.count_nonzero(bad))
+    return f"{count} such {'entry' if count == 1 else 'entries'}"
+
+
+def _check_sums(listing: Listing, pair: IntArray, pairs: int, remedy: str) -> None:
+    sums = np.bincount(pair, listing.probability, pairs)
+    off = np.abs(sums - 1.0)
+    worst = int(off.argmax())
+    if off[worst] > ROW_SUM_TOLERANCE:
+        rows = np.flatnonzero(pair == worst)
+        raise ValueError(
+            f"{listing.where(rows)}{listing.pair_name(rows[0])}: the probabilities sum to {sums[worst]:.12g}, not 1 "
+            f"({(off > ROW_SUM_TOLERANCE).sum()} of {pairs} pairs are off); {remedy}, or divide by the sum if the "
+            "difference is rounding"
+        )
+
+
+def _refuse_duplicates(listing: Listing, pair: IntArray) -> None:
+    order = np.lexsort([listing.following, pair])
+    same = (np.diff(pair[order]) == 0) & (np.diff(listing.following[order]) == 0)
+    at = int(np.flatnonzero(same)[0])
+    rows = order[at : at + 2]
+    raise ValueError(
+        f"{listing.where(rows)}{listing.pair_name(rows[0])}, next state "
+        f"{listing.state_name(listing.following[rows[0]])} is listed more than once ({_entries(same)}); add the "
+        "probabilities up in one row, or correct the label"
+    )
+
+
+def _expected(column: Array, probability: Array, pair: IntArray, pairs: int) -> Array:
+    """Σ p · value per pair, and exactly the value where it is the same in all rows of the pair."""
+    some_value = np.empty(pairs)
+    some_value[pair] = column
+    same = column == some_value[pair]
+    if same.all():
+        return some_value
+    varies = np.zeros(pairs, dtype=bool)
+    varies[pair[~same]] = True
+    return np.where(varies, np.bincount(pair, probability * column, pairs), some_value)
+
+
+# -- limits, initial states, reachability ------------------------------------------------------------------------------
+
+
+def limit_list(constraints: Any) -> list[Any]:
+    if isinstance(constraints, Limit) or not isinstance(constraints, Iterable):
+        raise TypeError(f"constraints must be a list: constraints=[AtMost(...)], not {type(constraints).__name__}")
+    return list(constraints)
+
+
+def named_limits(constraints: Any, quantities: Mapping[str, Array], noun: str = "column") -> list[Any]:
+    """The limits, with the quantity in place of its name; a limit without a name takes that of its quantity."""
+    return [_named(limit, quantities, noun) for limit in constraints]
+
+
+def _named(limit: Any, quantities: Mapping[str, Array], noun: str) -> Any:
+    if not isinstance(getattr(limit, "values", None), str):
+        return limit
+    name = limit.values
+    if name not in quantities:
+        raise ValueError(f"a limit refers to the {noun} {name!r}; {suggestion(name, list(quantities), noun + 's')}")
+    return replace(limit, values=quantities[name], name=limit.name if limit.name is not None else name)
+
+
+def limit_columns(constraints: Any) -> list[str]:
+    """The names of the columns that limits refer to, each once."""
+    names = (getattr(limit, "values", None) for limit in constraints)
+    return list(dict.fromkeys(name for name in names if isinstance(name, str)))
+
+
+def suggestion(name: Any, known: Sequence[Hashable], noun: str) -> str:
+    """What may have been meant by an unknown name."""
+    if isinstance(name, str):
+        close = difflib.get_close_matches(name, [k for k in known if isinstance(k, str)], n=1)
+        if close:
+            return f"did you mean {close[0]!r}?"
+    return f"the {noun} are {some(map(repr, known), len(known))}" if known else f"there are no {noun}"
+
+
+def initial_distribution(initial: Any, states: int, labels: Sequence[Hashable] | None) -> StateArray:
+    """A distribution from what users state: nothing (uniform), a state, probabilities per state, or a distribution."""
+    if initial is None or (labels is None and not isinstance(initial, Mapping)):
+        return check_initial(initial, states)
+    index = {label: s for s, label in enumerate(labels if labels is not None else range(states))}
+    if isinstance(initial, Mapping):
+        distribution = np.zeros(states)
+        for label, probability in initial.items():
+            distribution[_state_index(label, index)] = probability
+        return check_initial(distribution, states)
+    if isinstance(initial, Hashable) and (initial in index or not _is_distribution(initial)):
+        return check_initial(_state_index(initial, index), states)
+    return check_initial(initial, states)
+
+
+def _is_distribution(initial: Any) -> bool:
+    return (
+        isinstance(initial, (tuple, np.ndarray)) and np.ndim(initial) == 1 and np.asarray(initial).dtype.kind in "fiu"
+    )
+
+
+def _state_index(label: Hashable, index: Mapping[Hashable, int]) -> int:
+    if label not in index:
+        raise ValueError(f"initial names the state {label!r}; {suggestion(label, list(index), 'states')}")
+    return index[label]
+
+
+def indices_of(labels: Any, known: Sequence[Hashable] | None, states: int, name: str) -> list[int] | bool:
+    """Indices of the labels that an argument lists; True and False are kept."""
+    if isinstance(labels, (bool, np.bool_)):
+        return bool(labels)
+    if isinstance(labels, str) or not isinstance(labels, Iterable):
+        raise TypeError(f"{name} must be True, False or a list of states, not {labels!r}")
+    index = {label: s for s, label in enumerate(known if known is not None else range(states))}
+    found = []
+    for label in labels:
+        if label not in index:
+            raise ValueError(f"{name} names the state {label!r}; {suggestion(label, list(index), 'states')}")
+        found.append(index[label])
+    return found
+
+
+def reached(parts: Parts, initial: StateArray) -> NDArray[np.bool_]:
+    """Which states the process can be in, whatever the policy."""
+    sources = np.flatnonzero(initial)
+    if sources.size == parts.states:
+        return np.ones(parts.states, dtype=bool)
+    # The rows of a state follow one another: taken together they are the row of the state in the graph.
+    matrix = parts.transitions
+    first = np.searchsorted(parts.pair_state, np.arange(parts.states + 1))
+    indptr = np.append(matrix.indptr[first], matrix.nnz + sources.size)
+    indices = np.concatenate([matrix.indices, sources])
+    size = parts.states + 1  # the last node leads to the initial states
+    graph = sp.csr_array((np.ones(indices.size, dtype=np.int8), indices, indptr), shape=(size, size))
+    found = np.zeros(size, dtype=bool)
+    found[breadth_first_order(graph, parts.states, return_predecessors=False)] = True
+    return found[:-1]
+
+
+def without(parts: Parts, keep: NDArray[np.bool_]) -> Parts:
+    """The model restricted to states that only lead to each other."""
+    pairs = keep[parts.pair_state]
+    number = np.cumsum(keep) - 1
+    labels = parts.state_labels if parts.state_labels is not None else tuple(range(parts.states))
+    return replace(
+        parts,
+        transitions=sp.csr_array(parts.transitions[pairs][:, np.flatnonzero(keep)]),
+        pair_state=number[parts.pair_state[pairs]],
+        pair_action=parts.pair_action[pairs],
+        quantities={name: column[pairs] for name, column in parts.quantities.items()},
+        states=int(keep.sum()),
+        state_labels=tuple(labels[s] for s in np.flatnonzero(keep)),
+    )
+
+
+def settled(parts: Parts, initial: Any, unreachable: str) -> tuple[Parts, StateArray]:
+    """The initial distribution, and the parts without the states that cannot be reached if they are to be dropped."""
+    if unreachable not in ("warn", "keep", "drop", "refuse"):
+        raise ValueError(f"unreachable must be 'warn', 'keep', 'drop' or 'refuse', not {unreachable!r}")
+    distribution = initial_distribution(initial, parts.states, parts.state_labels)
+    if unreachable == "keep":
+        return parts, distribution
+    found = reached(parts, distribution)
+    if found.all():
+        return parts, distribution
+    if unreachable == "drop":
+        return without(parts, found), distribution[found]
+    lost = np.flatnonzero(~found)
+    names = some((name_of(parts.state_labels, s) for s in lost), lost.size)
+    text = (
+        f"{lost.size} of {parts.states} states cannot be reached from the initial states: {names}; check their labels, "
+        "or choose unreachable='keep' or 'drop'"
+    )
+    if unreachable == "refuse":
+        raise ValueError(text)
+    warnings.warn(text, UserWarning, stacklevel=4)
+    return parts, distribution

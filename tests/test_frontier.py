@@ -1,0 +1,301 @@
+"""Frontiers: the certified band against the occupancy LP, closed forms, and cases without room."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+import cmdpkit as ck
+from cmdpkit.exact.columns import ColumnSearch
+from cmdpkit.exact.errors import sum_errors
+from cmdpkit.insight.frontier import _envelope, _sublevel
+from models import lp_optimum, random_model, two_state
+
+LP = 2e-8
+"""What the LP solver may be off, relative."""
+
+
+def assert_contains(curve, limit, optimum):
+    slack = LP * max(1.0, abs(optimum))
+    low, high = curve.at(limit)
+    assert low - slack <= optimum <= high + slack
+    between = [np.interp(limit, curve.limits, side) for side in (curve.lower, curve.upper)]
+    assert between[0] - slack <= optimum <= between[1] + slack
+    assert between[1] - between[0] <= 1.001 * curve.tol * max(1.0, abs(optimum))
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_the_band_contains_the_lp_everywhere(seed):
+    """Random models with one to three limits of both senses, per step or not."""
+    cmdp = random_model(seed, constraints=1 + seed % 3)
+    curve = ck.frontier(cmdp, "c0")
+    assert curve.complete
+    assert curve.violation == 0.0
+    assert (np.diff(curve.limits) > 0.0).all()
+    assert (curve.lower <= curve.upper).all()
+    for limit in np.linspace(curve.limits[0], curve.limits[-1], 52)[1:-1] if curve.limits.size > 1 else ():
+        assert_contains(curve, limit, lp_optimum(cmdp.with_limits(c0=limit))[0])
+    # Tighter than what is proved to be possible there is nothing, and the certificate says so
+    sign = cmdp.signs[0]
+    beyond = curve.least[0] - sign * 1e-3 * max(1.0, abs(curve.least[0]))
+    assert not np.isfinite(curve.at(beyond)).any()
+    with pytest.raises(AssertionError, match="infeasible"):
+        lp_optimum(cmdp.with_limits(c0=beyond))
+    weights = curve.infeasibility
+    assert (weights >= 0.0).all()
+    margin = lp_minimum(cmdp.with_limits(c0=beyond), weights)
+    assert margin > 0.0
+    assert lp_optimum(cmdp.with_limits(c0=curve.least[1] + sign * 1e-6)) is not None
+
+
+def lp_minimum(cmdp, weights):
+    """min over policies of Σ y_i V_i, by the LP without limits."""
+    table = (weights @ cmdp.costs[1:]).reshape(cmdp.states, cmdp.actions)
+    free = cmdp.with_limits(dict.fromkeys(cmdp.names)).with_objective(cost=table)
+    return lp_optimum(free)[0] - float(weights @ cmdp.offsets)
+
+
+def test_a_closed_form():
+    """V_r = 1/(1 − γ) + (1 − γ) b up to b = 1/(1 − γ²), the cost of always taking the risk; price 1 − γ."""
+    curve = ck.frontier(two_state(gamma=0.9), "risk")
+    most = 1.0 / (1.0 - 0.9**2)
+    np.testing.assert_allclose(curve.limits, [0.0, most], atol=1e-7)
+    np.testing.assert_allclose(curve.objectives, [10.0, 10.0 + 0.1 * most], rtol=1e-7)
+    np.testing.assert_allclose(curve.prices[0], 0.1, rtol=1e-9)
+    np.testing.assert_allclose(curve.ranges[0], [0.0, most], atol=1e-6)
+    assert curve.at(2.0) == pytest.approx((10.2, 10.2), rel=1e-6)
+    np.testing.assert_allclose(curve.least, 0.0, atol=1e-9)
+    values = ck.evaluate(two_state(), curve.policy(2.0))
+    assert values.constraint_values[0] <= 2.0 + 1e-9
+    assert values.objective == pytest.approx(10.2, rel=1e-6)
+
+
+def kinked():
+    """One state, three actions (cost, usage): (3, 0), (1, 1), (0, 3). With γ = 0 the frontier has a kink at 1."""
+    usage = ck.AtMost([[0.0, 1.0, 3.0]], 1.0, name="usage")
+    return ck.CMDP(np.ones((1, 3, 1)), cost=[[3.0, 1.0, 0.0]], constraints=[usage], gamma=0.0)
+
+
+def test_prices_jump_at_a_kink():
+    curve = ck.frontier(kinked(), "usage")
+    np.testing.assert_allclose(curve.limits, [0.0, 1.0, 3.0], atol=1e-8)
+    np.testing.assert_allclose(curve.objectives, [3.0, 1.0, 0.0], atol=1e-7)
+    np.testing.assert_allclose(curve.prices[:2], [2.0, 0.5], rtol=1e-8)
+    np.testing.assert_allclose(curve.ranges[0], [0.0, 1.0], atol=1e-3)
+    np.testing.assert_allclose(curve.ranges[1], [1.0, 3.0], atol=1e-3)
+
+
+def test_rewards_and_at_least_turn_the_band_around():
+    cost = kinked()
+    table = -np.asarray(cost.constraints[0].values)
+    mirrored = ck.CMDP(
+        np.ones((1, 3, 1)), reward=-cost.objective, constraints=[ck.AtLeast(table, -1.0, name="usage")], gamma=0.0
+    )
+    one, other = ck.frontier(cost, "usage"), ck.frontier(mirrored, "usage")
+    np.testing.assert_allclose(other.limits, -one.limits[::-1], atol=1e-9)
+    np.testing.assert_allclose(other.lower, -one.upper[::-1], atol=1e-9)
+    np.testing.assert_allclose(other.upper, -one.lower[::-1], atol=1e-9)
+    np.testing.assert_allclose(other.objectives, -one.objectives[::-1], atol=1e-9)
+    np.testing.assert_allclose(np.sort(other.prices[1:]), np.sort(one.prices[:2]), rtol=1e-9)
+
+
+def test_a_limit_that_never_binds_is_a_point():
+    curve = ck.frontier(two_state().with_objective(cost="risk"), "risk")
+    np.testing.assert_allclose(curve.limits, 0.0, atol=1e-8)
+    np.testing.assert_allclose(curve.objectives, 0.0, atol=1e-8)
+
+
+def test_a_cost_that_no_policy_changes_has_a_single_limit():
+    constant = ck.AtMost(np.ones((1, 2)), 5.0, name="time")
+    cmdp = ck.CMDP(np.ones((1, 2, 1)), reward=[[0.0, 1.0]], constraints=[constant], gamma=0.5)
+    curve = ck.frontier(cmdp, "time")
+    np.testing.assert_allclose(curve.limits, [2.0], atol=1e-8)
+    np.testing.assert_allclose(curve.objectives, [2.0], atol=1e-8)
+    assert not np.isfinite(curve.at(1.9)).any()
+    assert curve.at(7.0) == pytest.approx((2.0, 2.0))
+
+
+def test_limits_that_leave_no_room_are_met_to_the_tolerance():
+    """Two limits that make an equality: no policy is strictly inside."""
+    equal = [[1.0, 0.0, 0.5]]
+    limits = [ck.AtMost(equal, 0.5, name="most"), ck.AtLeast(equal, 0.5, name="least")]
+    usage = ck.AtMost([[0.0, 1.0, 3.0]], 1.0, name="usage")
+    cmdp = ck.CMDP(np.ones((1, 3, 1)), cost=[[3.0, 1.0, 0.0]], constraints=[*limits, usage], gamma=0.0)
+    curve = ck.frontier(cmdp, "usage")
+    # Mixtures of (½, ½, 0) with usage ½ and cost 2, and (0, 0, 1) with usage 3 and cost 0
+    assert 0.0 < curve.violation <= curve.tol
+    assert curve.complete
+    np.testing.assert_allclose(curve.limits, [0.5, 3.0], atol=1e-3)
+    for x in np.linspace(0.51, 3.0, 9):
+        assert np.mean(curve.at(x)) == pytest.approx(2.0 - 0.8 * (x - 0.5), abs=1e-3)
+
+
+@pytest.mark.parametrize("seed", [1, 6, 9])
+def test_given_limits_and_those_that_cannot_be_met(seed):
+    cmdp = random_model(seed, constraints=2)
+    curve = ck.frontier(cmdp, "c0")
+    room = curve.limits[-1] - curve.limits[0]
+    wanted = np.linspace(curve.limits[0] - 0.3 * room, curve.limits[-1] + 0.3 * room, 9)
+    given = ck.frontier(cmdp, "c0", wanted[::-1])
+    assert given.complete
+    np.testing.assert_array_equal(given.limits, wanted)
+    outside = cmdp.signs[0] * wanted < cmdp.signs[0] * curve.least[0]
+    np.testing.assert_array_equal(~given.feasible, outside)
+    assert outside.any()
+    assert np.isnan(given.objectives[outside]).all()
+    assert lp_minimum(cmdp.with_limits(c0=wanted[outside][0]), given.infeasibility) > 0.0 or outside.sum() > 1
+    for x, low, high in zip(wanted[~outside], given.lower[~outside], given.upper[~outside], strict=True):
+        optimum = lp_optimum(cmdp.with_limits(c0=x))[0]
+        assert low - 1e-7 <= optimum <= high + 1e-7
+        assert high - low <= 1.001e-4 * max(1.0, abs(optimum))
+
+
+@pytest.mark.parametrize("seed", [0, 4, 7])
+def test_a_surface_contains_the_lp(seed):
+    cmdp = random_model(seed, constraints=3)
+    surface = ck.frontier(cmdp, ("c0", "c2"), points=5)
+    assert surface.complete
+    assert surface.feasible.any()
+    for j, k in np.ndindex(5, 5):
+        limits = {"c0": surface.limits[0][j], "c2": surface.limits[1][k]}
+        if surface.infeasible[j, k]:
+            with pytest.raises(AssertionError, match="infeasible"):
+                lp_optimum(cmdp.with_limits(limits))
+            continue
+        optimum = lp_optimum(cmdp.with_limits(limits))[0]
+        slack = 1e-7 * max(1.0, abs(optimum))
+        assert surface.lower[j, k] - slack <= optimum <= surface.upper[j, k] + slack
+    x, y = (float(axis[2:4].mean()) for axis in surface.limits)
+    low, high = surface.at(x, y)
+    assert low <= high
+    values = ck.evaluate(cmdp, surface.policy(x, y))
+    assert (cmdp.signs * values.constraint_values <= cmdp.with_limits(c0=x, c2=y).offsets + 1e-6).all()
+
+
+def test_other_limits_that_conflict_leave_nothing():
+    cmdp = kinked()
+    impossible = ck.AtMost(np.ones((1, 3)), 0.5, name="impossible")
+    model = ck.CMDP(np.ones((1, 3, 1)), cost=cmdp.objective, constraints=[*cmdp.constraints, impossible], gamma=0.0)
+    curve = ck.frontier(model, "usage")
+    assert curve.limits.size == 0
+    np.testing.assert_allclose(curve.infeasibility, [0.0, 1.0])
+    assert "other limits cannot" in str(curve)
+    with pytest.raises(ValueError, match="no policy is known"):
+        curve.policy(1.0)
+
+
+def test_errors_of_columns_are_rigorous():
+    """Against values in extended precision, for choices and mixtures, with values that are off by 1e-6."""
+    cmdp = random_model(11, constraints=2, states=8, gamma=0.9, sparse=False)
+    rng = np.random.default_rng(0)
+    for pi in (rng.dirichlet(np.ones(cmdp.actions), 8), np.eye(cmdp.actions)[rng.integers(cmdp.actions, size=8)]):
+        P = np.einsum("sa,sat->st", pi, cmdp.transitions.reshape(8, cmdp.actions, 8))
+        cost = np.einsum("isa,sa->si", cmdp.costs.reshape(-1, *pi.shape), pi)
+        exact = np.linalg.solve(np.eye(8) - 0.9 * P, cost)
+        noisy = exact + 1e-6 * rng.normal(size=exact.shape)
+        given = {"pi": pi} if pi.max() < 1.0 else {"choice": pi.argmax(axis=1)}
+        errors = sum_errors(cmdp, noisy, **given)
+        off = np.abs(cmdp.initial @ (noisy - exact))
+        assert (off <= errors).all()
+        assert (errors <= 1e-4).all()
+
+
+def test_a_moved_search_keeps_columns_and_bounds():
+    cmdp = random_model(6, constraints=2)
+    search = ColumnSearch(cmdp, 1e-8, rigorous=True)
+    for _ in search.steps():
+        if search.upper - search.bound < 1e-9:
+            break
+    sums = [values + np.append(0.0, cmdp.offsets) for values in search.values]
+    other = cmdp.with_limits(c0=cmdp.limits[0] + 0.2 * cmdp.signs[0])
+    moved = search.moved(other, sums)
+    for column, values in zip(moved.columns, moved.values, strict=True):
+        policy = ck.TabularPolicy.over(cmdp.pairs, moved._probabilities(column))
+        np.testing.assert_allclose(
+            other.user_constraint_values(values[1:]), ck.evaluate(other, policy).constraint_values, atol=1e-6
+        )
+
+
+def test_the_envelope_of_lines():
+    """2 − 2x, 1.5 − x and 0.5: kinks at 0.5 and 1; a line below all of them is not used."""
+    values, prices = np.array([2.0, 0.0, 0.5, 1.5]), np.array([2.0, 1.5, 0.0, 1.0])
+    kinks, lines = _envelope(values, prices, 0.0, 3.0)
+    np.testing.assert_allclose(kinks, [0.0, 0.5, 1.0, 3.0])
+    assert lines == [0, 3, 2]
+    assert _envelope(values, prices, 2.0, 2.0)[0] == [2.0]
+
+
+def test_where_interpolated_values_are_negative():
+    xs = np.array([0.0, 1.0, 2.0, 3.0])
+    assert _sublevel(xs, np.array([1.0, -1.0, -1.0, 3.0])) == pytest.approx((0.5, 2.25))
+    assert _sublevel(xs, np.array([-1.0, -1.0, -1.0, -3.0])) == (0.0, 3.0)
+    assert _sublevel(xs, np.array([1.0, 2.0, 3.0, 4.0])) == (0.0, 0.0)
+
+
+def test_tables_files_and_plots(tmp_path):
+    curve = ck.frontier(kinked(), "usage", [-1.0, 0.5, 2.0])
+    curve.to_csv(tmp_path / "curve.csv")
+    with open(tmp_path / "curve.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["feasible"] for row in rows] == ["False", "True", "True"]
+    assert [float(row["objective"]) for row in rows[1:]] == pytest.approx([2.0, 0.5])
+    assert rows[0]["objective"] == ""
+    assert "infeasible" in curve.table()
+    assert json.loads(json.dumps(curve.to_dict()))["points"][1]["price"] == pytest.approx(2.0)
+    ck.frontier(kinked(), "usage").plot(tmp_path / "curve.png")
+    surface = ck.frontier(random_model(4, constraints=3), ("c0", "c1"), points=3)
+    surface.plot(tmp_path / "surface.png")
+    surface.to_csv(tmp_path / "surface.csv")
+    assert len((tmp_path / "surface.csv").read_text().splitlines()) == 10
+    assert "c0" in str(surface)
+    for name in ("curve.png", "surface.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_time_limit_leaves_what_is_proved():
+    cmdp = random_model(4, constraints=3)
+    curve = ck.frontier(cmdp, "c0", time_limit=0.0)
+    assert not curve.complete
+    low, high = curve.at(cmdp.limits[0])
+    assert low <= lp_optimum(cmdp)[0] <= high
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "error", "message"),
+    [
+        (("power",), {}, ValueError, "no constraint 'power'; the model has 'usage'"),
+        ((("usage", "usage"),), {}, ValueError, "one limit or two different ones"),
+        (("usage",), {"tol": 0.0}, ValueError, "tol must be positive"),
+        (("usage", 3.0), {}, TypeError, "limits must be a list"),
+        (("usage", []), {}, ValueError, "must not be empty"),
+        (("usage", [np.nan]), {}, ValueError, "a limit of 'usage' must be finite"),
+        (("usage",), {"points": 1}, ValueError, "points"),
+        (("usage",), {"time_limit": -1.0}, ValueError, "time_limit"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, settings, error, message):
+    with pytest.raises(error, match=message):
+        ck.frontier(kinked(), *arguments, **settings)
+
+
+def test_models_of_extreme_scale_are_refused():
+    with pytest.raises(ValueError, match="other units"):
+        ck.frontier(kinked().with_objective(cost=1e90 * kinked().objective), "usage")
+
+
+def test_actions_that_are_not_available_stay_out():
+    """The kinked model again, with a fourth action that would be free: it is not available."""
+    usage = ck.AtMost([[0.0, 1.0, 3.0, 0.0]], 1.0, name="usage")
+    mask = [[True, True, True, False]]
+    cmdp = ck.CMDP(np.ones((1, 4, 1)), cost=[[3.0, 1.0, 0.0, 0.0]], constraints=[usage], gamma=0.0, available=mask)
+    one, other = ck.frontier(cmdp, "usage"), ck.frontier(kinked(), "usage")
+    np.testing.assert_allclose(one.limits, other.limits, atol=1e-9)
+    np.testing.assert_allclose(one.upper, other.upper, atol=1e-9)
+    assert one.policy(2.0).probabilities[0, 3] == 0.0
+    found = ck.diagnose(cmdp.with_limits(usage=-1.0))
+    assert found.relaxations["usage"].attained == pytest.approx(0.0, abs=1e-9)
+    first = ck.solve(cmdp)
+    assert ck.solve(cmdp.with_limits(usage=2.0), "pmd-pd", start=first).objective == pytest.approx(0.5, abs=1e-5)
+    with pytest.raises(ValueError, match="other available actions"):
+        ck.solve(cmdp, start=ck.solve(ck.CMDP(np.ones((1, 4, 1)), cost=np.zeros((1, 4)), gamma=0.0)))
