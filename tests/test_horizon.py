@@ -11,7 +11,10 @@ from scipy.optimize import linprog
 
 import cmdpkit as ck
 from cmdpkit.certificates.checker import values_with_errors
+from cmdpkit.evaluation.backup import induction
+from cmdpkit.evaluation.system import PolicySystem
 from cmdpkit.exact.mdp import minimise
+from cmdpkit.policy import lowered_policy
 
 SEEDS = 200
 
@@ -174,8 +177,6 @@ def test_bounds_hold_in_exact_arithmetic(seed):
         total = sum(flat[t][k] for k in rows)
         return sum(flat[t][k] / total * x for k, x in zip(rows, q, strict=True))
 
-    from cmdpkit.policy import lowered_policy
-
     values, errors = values_with_errors(cmdp.lowering.model, lowered_policy(cmdp, policy))
     for value, error, cost in zip(values, errors, exact_costs, strict=True):
         assert abs(Fraction(float(value)) - run(cost, play)) <= Fraction(float(error))
@@ -326,3 +327,82 @@ def test_frontiers_and_diagnoses():
     assert (found.feasible, found.conflict) == (False, (name,))
     assert found.misses[0] == pytest.approx(1.0, abs=1e-4)
     assert isinstance(found.policy, ck.StagedPolicy)
+
+
+# -- stages as blocks --------------------------------------------------------------------------------------------------
+
+
+def many_stages(seed=0, states=60, horizon=40, missing=False):
+    rng = np.random.default_rng(seed)
+    P = sp.csr_array(
+        (
+            rng.dirichlet(np.ones(3), states * 3).ravel(),
+            rng.integers(0, states, states * 9),
+            np.arange(0, states * 9 + 1, 3),
+        ),
+        shape=(states * 3, states),
+    )
+    available = rng.random((states, 3)) < 0.7 if missing else np.ones((states, 3), dtype=bool)
+    available[:, 0] = True
+    costs = rng.random((3, states, 3))
+    limits = [ck.AtMost(c, 0.45 * horizon) for c in costs[1:]]
+    return ck.CMDP(P, cost=costs[0], constraints=limits, horizon=horizon, available=available)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_large_horizons_are_solved_stage_by_stage(missing, compiled, monkeypatch):
+    if compiled:
+        monkeypatch.setattr("cmdpkit.evaluation.backup.COMPILED", 0)
+    cmdp = many_stages(missing=missing)
+    model = cmdp.lowering.model
+    assert model.blocks == (*range(0, 2401, 60), 2401)
+    weights = np.array([1.0, 0.3, 0.2])
+    found = minimise(model, weights)
+    assert found.evaluations == 1  # backward induction is exact: nothing is left for policy iteration
+    cost = weights @ parts(cmdp)[1]
+    least = backward(cmdp, cost)[0] - weights[1:] @ cmdp.limits
+    assert np.isclose(weights @ found.values, least, rtol=1e-12)
+    assert least - 1e-9 <= found.bound <= least
+    system = PolicySystem(model, model.pairs.uniform())
+    assert system.plan.method == "blocks"
+    b = np.random.default_rng(1).random((model.states, 2))
+    dense = np.eye(model.states) - model.gamma * system.chain.toarray()
+    assert np.allclose(system.solve(b), np.linalg.solve(dense, b), rtol=1e-10)
+    assert np.allclose(system.state_occupancy(), np.linalg.solve(dense.T, model.initial), atol=1e-12)
+
+
+def test_a_large_horizon_is_certified():
+    result = ck.solve(many_stages())
+    assert result.status is ck.Status.OPTIMAL
+
+
+def test_blocks_are_only_seen_where_they_are():
+    rng = np.random.default_rng(0)
+    forward = sp.csr_array(np.kron(np.eye(4, k=1), np.full((10, 10), 0.1)) + np.kron(np.diag([0, 0, 0, 1]), np.eye(10)))
+    assert ck.CMDP(forward, cost=rng.random((40, 1)), gamma=0.9).blocks == (0, 10, 20, 30, 40)
+    back = forward.tolil()
+    back[25, :] = 0.0
+    back[25, 3] = 1.0
+    assert ck.CMDP(back.tocsr(), cost=rng.random((40, 1)), gamma=0.9).blocks is None
+    line = sp.csr_array(np.eye(40, k=1) + np.diag(np.arange(40) == 39))
+    assert ck.CMDP(line, cost=rng.random((40, 1)), gamma=0.9).blocks is None  # forty blocks of one state
+    assert ck.CMDP(forward.toarray().reshape(40, 1, 40), cost=rng.random((40, 1)), gamma=0.9).blocks is None
+
+
+def test_induction_knows_that_states_may_stay():
+    """Two actions: stay with 1/2 at cost 1, or go on at cost 1.7; staying pays while it is cheap."""
+    stay = 0.5 * sp.eye_array(20) + 0.5 * sp.eye_array(20, k=10)
+    go = sp.eye_array(20, k=10)
+    end = sp.csr_array((np.ones(10), (np.arange(10, 20), np.arange(10, 20))), shape=(20, 20))
+    top = sp.csr_array((np.arange(20) < 10).astype(float)[:, None] * np.ones((1, 20)))
+    both = [sp.csr_array(top.multiply(sp.csr_array(m)) + end) for m in (stay, go)]
+    P = sp.csr_array(np.stack([m.toarray() for m in both], axis=1).reshape(40, 20))
+    cost = np.zeros((20, 2))
+    cost[:10] = np.stack([np.full(10, 1.0), np.linspace(1.0, 2.5, 10)], axis=1)
+    cmdp = ck.CMDP(P, cost=cost, gamma=0.8)
+    assert cmdp.blocks == (0, 10, 20)
+    best = np.minimum(1.0 / (1.0 - 0.4), cost[:10, 1])
+    choice = induction(cmdp, cost.ravel(), cmdp.blocks)
+    assert (choice[:10] == (cost[:10, 1] < 1.0 / 0.6)).all()
+    assert minimise(cmdp, np.ones(1)).values[0] == pytest.approx(best.sum() / 20, rel=1e-12)

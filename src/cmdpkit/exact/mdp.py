@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation.backup import bellman
+from cmdpkit.evaluation.backup import bellman, induction
 from cmdpkit.evaluation.bounds import backup_errors, bound_from_backup, local_bound
 from cmdpkit.evaluation.system import Plan, PolicySystem, rounding_floor
 from cmdpkit.model import CMDP
@@ -95,12 +95,17 @@ class Oracle:
         """
         cmdp = self.cmdp
         cost = weights @ cmdp.costs
-        if self.choice is None:
+        blocks = cmdp.blocks
+        if blocks is not None:
+            self.choice = induction(cmdp, cost, blocks)
+        elif self.choice is None:
             self.choice = self._far_sighted(cost)
         offset = float(weights[1:] @ cmdp.offsets)
         bound, evaluations, least = -np.inf, 0, np.inf
         loose = np.inf if self.state_values is None else 0.0  # error that the values may still have
-        if self.state_values is None:
+        if blocks is not None:
+            evaluations, loose = 1, self._evaluate(weights, 0.0)
+        elif self.state_values is None:
             evaluations, loose = 1, self._evaluate(weights, LOOSE * float(np.abs(cost).max()) / (1.0 - cmdp.gamma))
         while True:
             assert self.state_values is not None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -40,7 +41,7 @@ from cmdpkit.model.absorbing import until_absorbed
 from cmdpkit.model.limits import AtLeast, AtMost, Limit, check_limits, check_new_limits
 from cmdpkit.model.pairs import Label, Pairs, check_available, check_labels, check_table, initial_state
 from cmdpkit.model.problem import Problem
-from cmdpkit.model.stages import over_stages
+from cmdpkit.model.stages import forward_blocks, over_stages
 
 LARGEST_RATIO = 1e70
 """Costs larger than this, or smaller than its inverse, are balanced before they are solved for."""
@@ -159,6 +160,11 @@ class CMDP(Problem):
     @property
     def action_labels(self) -> tuple[Label, ...] | None:
         return self.pairs.action_labels
+
+    @cached_property
+    def blocks(self) -> tuple[int, ...] | None:
+        """Where blocks of states begin that lead to later blocks only, as the stages of a horizon; None if not so."""
+        return forward_blocks(self.transitions, self.pairs)
 
     def _check_range(self) -> None:
         """Check that values and their squares do not overflow."""

@@ -56,3 +56,37 @@ def staged_pairs(pairs: Pairs, horizon: int) -> Pairs:
         np.append(first, horizon * pairs.count + 1).astype(np.int64),
         np.append(np.tile(pairs.action, horizon), 0).astype(np.int32),
     )
+
+
+FEWEST = 8
+"""Blocks of states must have at least this size on average to be worth it."""
+
+
+def forward_blocks(transitions: Any, pairs: Pairs) -> tuple[int, ...] | None:
+    """Where blocks of states begin, and the last one ends, such that no state leads to others of its block or before.
+
+    A system with such blocks is solved by one pass over them. None if there are no such blocks, or too many small ones.
+    """
+    if not sp.issparse(transitions) or not transitions.has_sorted_indices or not np.diff(transitions.indptr).all():
+        return None
+    begin, state = transitions.indptr[:-1], pairs.state
+    column = transitions.indices[begin]
+    if (column < state).any():
+        return None
+    stays = np.flatnonzero(column == state)
+    more = np.diff(transitions.indptr)[stays] > 1
+    column = column.astype(np.int64)
+    column[stays] = pairs.states
+    column[stays[more]] = transitions.indices[begin[stays[more]] + 1]
+    following = pairs.min(pairs.like(column))  # the first other state that can follow each
+    bounds, looked = [0], 0
+    while bounds[-1] < pairs.states:
+        first = bounds[-1]
+        last = int(following[first])
+        while (least := int(following[first:last].min())) < last:
+            looked, last = looked + last - first, least
+        bounds.append(last)
+        looked += last - first
+        if len(bounds) > 1 + pairs.states / FEWEST or looked > 10 * pairs.states:
+            return None
+    return tuple(bounds)
