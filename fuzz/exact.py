@@ -117,7 +117,7 @@ class ExactModel:
         # V_i = sign (value − limit), where a limit per step bounds (1 − γ) times the discounted sum
         self.costs = [fractions(cmdp.objective).ravel()[rows] * (-1 if cmdp.maximise else 1)]
         self.offsets = [Fraction(0)]
-        for limit in cmdp.constraints:
+        for limit in cmdp.rows:
             unit = int(limit.sign) * (1 - gamma if limit.per_step else 1)
             self.costs.append(fractions(limit.values).ravel()[rows] * unit)
             self.offsets.append(int(limit.sign) * Fraction(limit.limit))

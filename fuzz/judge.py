@@ -98,7 +98,7 @@ class Judge:
         """Objective and constraint values: within `accuracy`, and with the digits that double precision allows."""
         if not np.isfinite([certificate.objective, *certificate.constraint_values]).all():
             return [Finding("wrong-answer", "the values of the policy are not finite")]
-        signs = [-1 if self.cmdp.maximise else 1, *(int(c.sign) for c in self.cmdp.constraints)]
+        signs = [-1 if self.cmdp.maximise else 1, *(int(c.sign) for c in self.cmdp.rows)]
         reported = [Fraction(float(v)) for v in (certificate.objective, *certificate.constraint_values)]
         scales = [max(Fraction(1), abs(reported[0])), *self.model.scales]
         rows = zip(signs, reported, values, self.model.offsets, scales, self.model.sizes(), strict=True)

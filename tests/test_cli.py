@@ -902,6 +902,146 @@ def test_certify_names_its_constraints_in_json(cmdpkit, tmp_path):
     assert [(c["name"], c["limit"]) for c in run.json["constraints"]] == [("utility", 3.0)]
 
 
+# -- limits, labels and starts ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shop(tmp_path):
+    """Two states with labels: working pays 1 and wears by 1; resting repairs. A limit of each kind."""
+    P = np.array([[[1.0, 0.0], [0.5, 0.5]], [[1.0, 0.0], [0.0, 1.0]]])
+    wear = np.array([[0.0, 1.0], [0.0, 2.0]])
+    limits = [
+        ck.AtMost(wear, 2.0, name="wear"),
+        ck.Equal(wear, 1.5, name="a=b"),
+        ck.Between(wear, 1.0, 3.0, name="use"),
+    ]
+    cmdp = ck.CMDP(
+        P,
+        reward=[[0.0, 1.0], [-0.5, 1.0]],
+        constraints=limits,
+        gamma=0.8,
+        initial="new",
+        state_labels=["new", ("worn", 1)],
+        action_labels=["rest", "work"],
+        objective_name="profit",
+    )
+    cmdp.save(tmp_path / "shop.npz")
+    return tmp_path / "shop.npz", cmdp
+
+
+def test_limits_are_replaced_by_name(cmdpkit, shop):
+    path, cmdp = shop
+    found = cmdpkit("solve", path, "--limit", "a=b=1.2", "--limit", "use=0.5,1.3", "--json").json
+    assert [c["limit"] for c in found["constraints"]] == [2.0, 1.2, [0.5, 1.3]]
+    moved = [cmdp.constraints[0], cmdp.constraints[1].moved(1.2), cmdp.constraints[2].moved((0.5, 1.3))]
+    assert found["objective"] == pytest.approx(ck.solve(cmdp._derived(moved)).objective, abs=1e-9)
+    assert cmdpkit("solve", path, "--limit", "use=2,2.5").code == 3  # against the equality
+    loose = cmdpkit("solve", "paper", "--limit", "utility=2.5", "--json").json
+    assert loose["objective"] == pytest.approx(4.515866, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ("power=1", "there is no constraint 'power'; the model has 'wear', 'a=b', 'use'"),
+        ("wear", "--limit 'wear' must be NAME=VALUE"),
+        ("wear=little", "--limit 'wear=little' must be NAME=VALUE"),
+        ("wear=1,2", "the limit of constraint 'wear' is one number, not (1.0, 2.0)"),
+        ("use=1", "the limit of constraint 'use' is (low, high), not 1.0"),
+        ("use=2,1", "low of constraint 'use' is 2, above high"),
+        ("wear=nan", "must be finite"),
+    ],
+)
+def test_wrong_limits_exit_2(cmdpkit, shop, limit, words):
+    run = cmdpkit("solve", shop[0], "--limit", limit)
+    assert run.code == 2
+    assert words in run.err
+    assert run.err.count("\n") == 1
+
+
+def test_certify_takes_parameters_and_limits(cmdpkit, shop, tmp_path):
+    path, out = shop[0], tmp_path / "policy.npz"
+    assert cmdpkit("solve", path, "--limit", "a=b=1.2", "--out", out).code == 0
+    assert cmdpkit("certify", path, out, "--limit", "a=b=1.2").code == 0
+    assert cmdpkit("certify", path, out).code == 1
+    assert cmdpkit("solve", "wireless", "--set", "gamma=0.5", "--out", out).code == 0
+    assert cmdpkit("certify", "wireless", out, "--set", "gamma=0.5").code == 0
+    assert cmdpkit("certify", "wireless", out).code != 0
+
+
+def test_labels_show_the_policy(cmdpkit, shop):
+    path, cmdp = shop
+    policy = ck.solve(cmdp).policy.probabilities
+    text = cmdpkit("solve", path, "--labels").out
+    table = text[text.index("state") :].splitlines()
+    assert table[0].split() == ["state", "action", "probability"]
+    assert {line.split()[0] for line in table[1:]} == {"new", "('worn',"}
+    assert "profit" in text
+    rows = cmdpkit("solve", path, "--json", "--labels").json["policy"]
+    for row in rows:
+        s, a = ["new", ["worn", 1]].index(row["state"]), ["rest", "work"].index(row["action"])
+        assert row["probability"] == pytest.approx(policy[s, a], abs=1e-9)
+    assert sum(row["probability"] for row in rows) == pytest.approx(2.0)
+    numbers = cmdpkit("solve", "paper", "--json", "--labels").json["policy"]
+    assert {row["state"] for row in numbers} == set(range(20))
+
+
+def test_a_long_policy_is_not_shown_whole(cmdpkit):
+    run = cmdpkit("solve", "garnet", "--set", "states=100", "--labels")
+    assert run.code == 0
+    assert re.search(r"\.\.\. \d+ more rows? of \d+", run.out)
+
+
+def test_the_start_by_label_or_number(cmdpkit, shop):
+    path, cmdp = shop
+    limits = ["--limit", "a=b=2.0"]
+    worn = cmdpkit("solve", path, *limits, "--initial", "('worn', 1)", "--json").json
+    moved = [cmdp.constraints[0], cmdp.constraints[1].moved(2.0), cmdp.constraints[2]]
+    wanted = ck.solve(cmdp._derived(moved).started_in(1)).objective
+    assert worn["objective"] == pytest.approx(wanted, abs=1e-9)
+    assert wanted != pytest.approx(ck.solve(cmdp._derived(moved)).objective, abs=1e-3)
+    assert "there is no state 'old'; the states are 'new'" in cmdpkit("solve", path, "--initial", "old").err
+    assert cmdpkit("solve", "paper", "--initial", "3").code == 0
+    assert "state 20 is not one of 0 to 19" in cmdpkit("solve", "paper", "--initial", "20").err
+
+
+# -- what ends well exits 0 --------------------------------------------------------------------------------------------
+
+
+def test_learning_that_is_completed_exits_0(cmdpkit):
+    learning = ("solve", "paper", "--sample", "--rollouts", "2", "--value-rollouts", "10")
+    assert cmdpkit(*learning, "--max-iterations", "2").code == 0
+    assert cmdpkit(*learning, "--max-iterations", "2", "--budget", "50").code == 1
+    assert cmdpkit(*learning, "--time-limit", "0").code == 1
+    assert cmdpkit("solve", "paper", "--method", "npg-pd", "--max-iterations", "2").code == 1
+
+
+def test_reproduce_without_names_lists_the_experiments(cmdpkit, tmp_path, monkeypatch):
+    from cmdpkit.experiments.reproduce import EXPERIMENTS, SLOW
+
+    monkeypatch.chdir(tmp_path)
+    run = cmdpkit("reproduce")
+    assert run.code == 0
+    assert [line.split()[0] for line in run.out.splitlines() if line[:1].strip()][:-2] == list(EXPERIMENTS)
+    assert all(name in run.out.splitlines()[-1] for name in SLOW)
+    assert max(map(len, run.out.splitlines())) <= 80
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize("command", ["", *cli.cli.commands])
+def test_no_word_of_a_help_text_is_broken(cmdpkit, monkeypatch, command, columns):
+    """Lines fit, names with hyphens and defaults stay whole, and every word is one that was written."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = cmdpkit(*command.split(), "--help").out
+    assert max(map(len, text.splitlines())) <= columns
+    assert not [line for line in text.splitlines() if line.endswith("-")]
+    assert columns < 80 or text.count("[default: ") == text.count("[default:")
+    monkeypatch.setenv("COLUMNS", "1000")
+    wide = cmdpkit(*command.split(), "--help").out
+    assert set(text.split()) == set(wide.split())
+
+
 def test_frontier_on_the_command_line(cmdpkit, tmp_path):
     csv = tmp_path / "curve.csv"
     answer = cmdpkit("frontier", "paper", "--limit", "utility", "--limits", "2.5,3,6", "--csv", str(csv), "--json")

@@ -58,14 +58,15 @@ def test_readme_simulator_is_learned():
     assert names["learned"].objective > 95.0  # ordering two pieces a day, which sells less, earns about 90
 
 
-def test_modelling_examples_run(tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", ["modelling.md", "cookbook.md"])
+def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
     """All blocks of the page, one after the other, in a folder of their own."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/modelling.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
     assert len(blocks) >= 7
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     for block in blocks:
-        exec(compile(block, "modelling.md", "exec"), names)
+        exec(compile(block, page, "exec"), names)
 
 
 def contributing():

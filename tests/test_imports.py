@@ -9,8 +9,9 @@ SOURCE = Path(__file__).parent.parent / "src" / "cmdpkit"
 
 ROOMS = [
     ["checks", "files"],
-    ["options"],
+    ["options", "tables"],
     ["settings", "model"],
+    ["draws"],
     ["policy"],
     ["evaluation"],
     ["simulators", "exact", "envs"],

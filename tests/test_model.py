@@ -78,7 +78,7 @@ def assert_same(one: ck.CMDP, other: ck.CMDP) -> None:
         pairs.append((one.transitions, other.transitions))
     for mine, theirs in zip(one.constraints, other.constraints, strict=True):
         assert type(mine) is type(theirs)
-        assert (mine.limit, mine.name, mine.per_step) == (theirs.limit, theirs.name, theirs.per_step)
+        assert (mine.bound, mine.name, mine.per_step) == (theirs.bound, theirs.name, theirs.per_step)
         pairs.append((mine.values, theirs.values))
     for a, b in pairs:
         assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
@@ -801,7 +801,7 @@ REFUSALS = {
     "not a constraint": (
         {"constraints": [ck.AtMost(C, 1.0), (C, 5.0)]},
         TypeError,
-        "constraint 1 is a tuple; use cmdpkit.AtMost or cmdpkit.AtLeast",
+        "constraint 1 is a tuple; use cmdpkit.AtMost, AtLeast, Equal or Between",
     ),
     "an array for constraints": ({"constraints": C}, TypeError, "constraint 0 is a ndarray; use cmdpkit.AtMost"),
     "constraint shape": (at_most(np.ones((2, 3))), "constraint 'power' has shape (2, 3)", FITS),

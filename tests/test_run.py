@@ -382,7 +382,7 @@ def test_a_result_of_another_version_is_refused(tmp_path):
     a_result().save(path)
     arrays = load_arrays(path, "cmdpkit result")
     plain = json.loads(str(arrays["plain"]))
-    for change, what in (({"version": 2}, "format version is 2"), ({"class": "TrainingResult"}, "holds a Training")):
+    for change, what in (({"version": 3}, "format version is 3"), ({"class": "TrainingResult"}, "holds a Training")):
         content = {name: value for name, value in arrays.items() if name != "kind"}
         save_arrays(path, "cmdpkit result", content | {"plain": np.array(json.dumps(plain | change))})
         with pytest.raises(ValueError, match=what):

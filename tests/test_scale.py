@@ -335,9 +335,7 @@ def test_discounts_close_to_one(kind, gamma):
 def test_costs_of_wildly_different_scales(states):
     plain = ck.problems.garnet(states=states, actions=3, constraints=3, gamma=0.98)
     units = np.array([1e6, 1e-6, 1e3, 1e8])
-    limits = [
-        ck.AtMost(u * np.asarray(c.values), u * c.limit) for u, c in zip(units[1:], plain.constraints, strict=True)
-    ]
+    limits = [ck.AtMost(u * np.asarray(c.values), u * c.limit) for u, c in zip(units[1:], plain.rows, strict=True)]
     mixed = ck.CMDP(plain.transitions, reward=units[0] * plain.objective, constraints=limits, gamma=0.98)
     one, other = check(plain), ck.solve(mixed)
     assert other.status is ck.Status.OPTIMAL

@@ -612,3 +612,20 @@ def test_bad_vectorised_functions_are_refused():
         run(stay, "x")
     with pytest.raises(ValueError, match=r"state with 4 numbers must be at least -16384 and below 16384; one is 99999"):
         run(stay, (0, 0, 99999, 0))
+
+
+@pytest.mark.parametrize("vectorised", [False, True])
+def test_outcomes_with_probability_zero_add_no_states(vectorised):
+    """A walk down from 2: nobody leaves 0, and the state below it does not exist."""
+
+    def one(state, _):
+        return [(1.0 if state else 0.0, state - 1, 0.0), (0.0 if state else 1.0, state, 1.0)]
+
+    def many(states, _):
+        rows = np.concatenate([np.arange(states.size)] * 2)
+        probability = np.concatenate([states > 0, states == 0]).astype(float)
+        return rows, probability, np.concatenate([states - 1, states]), np.repeat([0.0, 1.0], states.size)
+
+    model = ck.CMDP.from_function(many if vectorised else one, 2, actions=["go"], gamma=0.5, vectorised=vectorised)
+    assert model.states == 3
+    assert ck.solve(model).objective == pytest.approx(0.25 / (1 - 0.5))

@@ -11,7 +11,7 @@ Glossary (the paper's letter, the word used for it in code):
     γ  gamma                  discount factor
     d  occupancy              discounted visitation distribution of pairs (s, a)
     V_i, Q_i                  state and action values of cost i; V_i(ρ) is "the value"
-    λ  multipliers, lam       shadow prices of the limits, ≥ 0
+    λ  multipliers, lam       shadow prices of the limits, ≥ 0 (Equal, Between: of either sign)
     η′ eta_dual               dual step
     η/(1 − γ)  step           effective policy step: π is multiplied by exp(−step · Q̃)
     α  alpha                  weight of the KL divergence to the anchor policy
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from cmdpkit.model import CMDP as CMDP
     from cmdpkit.model import AtLeast as AtLeast
     from cmdpkit.model import AtMost as AtMost
+    from cmdpkit.model import Between as Between
+    from cmdpkit.model import Equal as Equal
     from cmdpkit.policy import MixturePolicy as MixturePolicy
     from cmdpkit.policy import StagedPolicy as StagedPolicy
     from cmdpkit.policy import TabularPolicy as TabularPolicy
@@ -67,9 +69,11 @@ __version__ = "0.1.0"
 _HOME = {
     "AtLeast": "model",
     "AtMost": "model",
+    "Between": "model",
     "CMDP": "model",
     "SimulationCertificate": "certificates.rollouts",
     "Simulator": "simulators",
+    "Equal": "model",
     "Certificate": "certificates.certificate",
     "Diagnosis": "insight.diagnose",
     "Evaluation": "evaluation",

@@ -229,12 +229,14 @@ def check_initial(initial: Any, states: int) -> StateArray:
     return freeze(distribution)
 
 
-def check_multipliers(multipliers: Any, m: int, name: str) -> ConstraintArray:
+def check_multipliers(multipliers: Any, m: int, name: str, signed: Any = False) -> ConstraintArray:
+    """One finite number per constraint, not negative unless `signed` (m,) says that it may be."""
     lam = np.atleast_1d(as_floats(multipliers, name))
     if lam.shape != (m,):
         raise ValueError(f"{name} have shape {lam.shape}; the model has {m} constraints, so they need shape ({m},)")
-    if not np.isfinite(lam).all() or (lam < 0.0).any():
-        raise ValueError(f"{name} must be finite and not negative, got {lam}")
+    if not np.isfinite(lam).all() or ((lam < 0.0) & ~np.asarray(signed)).any():
+        free = " (except for Equal and Between)" if np.any(signed) else ""
+        raise ValueError(f"{name} must be finite and not negative{free}, got {lam}")
     return lam
 
 

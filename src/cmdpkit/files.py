@@ -78,6 +78,24 @@ def save_arrays(path: PathLike, kind: str, arrays: Mapping[str, Any], compress: 
 
 def load_arrays(path: PathLike, kind: str) -> dict[str, Any]:
     """Read what `save_arrays` wrote; a ValueError says why any other file is rejected."""
+    arrays = _read_arrays(path)
+    found = str(arrays["kind"]) if "kind" in arrays else None
+    if found != kind:
+        what = f"holds {found!r}" if found else "was not written by cmdpkit"
+        raise ValueError(f"{path} {what}, but {kind!r} is needed here")
+    return arrays
+
+
+def kind_of(path: PathLike) -> str:
+    """What `save_arrays` was told that a file holds."""
+    arrays = _read_arrays(path, ("kind",))
+    if "kind" not in arrays:
+        raise ValueError(f"{path} was not written by cmdpkit")
+    return str(arrays["kind"])
+
+
+def _read_arrays(path: PathLike, wanted: Iterable[str] | None = None) -> dict[str, Any]:
+    """The arrays of a file, or those of them that are wanted."""
     if not Path(path).exists():
         raise FileNotFoundError(f"no such file: {path}")
     try:
@@ -85,7 +103,7 @@ def load_arrays(path: PathLike, kind: str) -> dict[str, Any]:
             stored = np.load(file, allow_pickle=False)
             if not isinstance(stored, np.lib.npyio.NpzFile):
                 raise ValueError("a single array, not an .npz archive")
-            arrays = {name: stored[name] for name in stored.files}
+            arrays = {name: stored[name] for name in stored.files if wanted is None or name in wanted}
         strange = next((name for name, value in arrays.items() if not isinstance(value, np.ndarray)), None)
         if strange is not None:
             raise ValueError(f"its entry {strange!r} is not an array")
@@ -94,10 +112,6 @@ def load_arrays(path: PathLike, kind: str) -> dict[str, Any]:
         reason = "it is not an .npz archive of plain arrays" if "pickle" in str(error) else error
         message = f"{path} is not a readable cmdpkit file ({reason}); was it damaged or made elsewhere?"
         raise ValueError(message) from error
-    found = str(arrays["kind"]) if "kind" in arrays else None
-    if found != kind:
-        what = f"holds {found!r}" if found else "was not written by cmdpkit"
-        raise ValueError(f"{path} {what}, but {kind!r} is needed here")
     return arrays
 
 

@@ -11,9 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from cmdpkit.checks import ROW_SUM_TOLERANCE, Array, PairTable, as_floats, freeze, refreeze
+from cmdpkit.checks import (
+    ROW_SUM_TOLERANCE,
+    Array,
+    PairTable,
+    as_floats,
+    check_count,
+    check_nonnegative,
+    freeze,
+    refreeze,
+)
+from cmdpkit.draws import Draws
 from cmdpkit.files import PathLike, load_arrays, save_arrays
 from cmdpkit.model import CMDP, Pairs
+from cmdpkit.tables import Table, label, mixture_html, policy_html, policy_table
 
 
 class TabularPolicy:
@@ -26,7 +37,11 @@ class TabularPolicy:
         >>> policy = TabularPolicy([[0.25, 0.75]])
         >>> policy.sample(0, np.random.default_rng(0))
         1
+        >>> policy[0]
+        {1: 0.75, 0: 0.25}
     """
+
+    _draws: Draws | None = None  # kept by `act`
 
     def __init__(self, probabilities: Any) -> None:
         table = check_probabilities(probabilities)
@@ -131,6 +146,74 @@ class TabularPolicy:
         row = np.zeros(self.actions)
         row[self.pairs.action[pairs]] = self.pi[pairs]
         return row
+
+    def act(self, states: Any, rng: np.random.Generator) -> Any:
+        """Draw an action for every one of many states, or for a single one.
+
+        Args:
+            states: numbers of states, in an array of any shape; or, if the model has labels, a label or a list of
+                labels. Where labels are whole numbers themselves, numbers are labels.
+            rng: a NumPy random generator.
+
+        Returns:
+            numbers of actions in the same shape; or the labels of actions for the labels of states.
+        """
+        if self._draws is None:
+            self._draws = Draws(self.pairs, self.pi)
+        return self._draws.act(states, rng)
+
+    # -- tables for people --------------------------------------------------------------------------------------
+
+    def __getitem__(self, state: Any) -> dict[Any, float]:
+        """What is played in a state: {action: probability}, the most probable first; by label, or number without."""
+        pairs = self.pairs
+        own = slice(*pairs.first[(number := pairs.state_index(state)) : number + 2])
+        pi, actions = self.pi.reshape(-1)[own], pairs.action[own]
+        order = [a for a in np.argsort(-pi, kind="stable") if pi[a] > 0.0]
+        return {label(pairs.action_labels, actions[a]): float(pi[a]) for a in order}
+
+    __iter__ = None  # a policy is not a sequence
+
+    def table(self, limit: int | None = None) -> Table:
+        """State, action and probability of every action that may be played, the most probable first in each state.
+
+        Args:
+            limit: number of rows; all by default.
+        """
+        if limit is not None:
+            check_count(limit, "limit", least=1)
+        return policy_table(self, limit)
+
+    def to_frame(self) -> Any:
+        """`table()` as a pandas frame."""
+        return self.table().to_frame()
+
+    def to_csv(self, path: PathLike) -> None:
+        """Write `table()` to a CSV file, atomically."""
+        self.table().to_csv(path)
+
+    def randomised_states(self, threshold: float = 1e-9, occupancy: Any = None) -> list[Any]:
+        """The states in which more than one action has a probability above `threshold`: labels, or numbers without.
+
+        Args:
+            threshold: probability that counts as zero.
+            occupancy: (S, A) or (S,) visits, as in `cmdpkit.evaluate(cmdp, policy).occupancy`; states that are never
+                visited are then left out.
+        """
+        check_nonnegative(threshold, "threshold")
+        pairs = self.pairs
+        chosen = pairs.sum((self.pi > threshold).astype(np.int32)) > 1
+        if occupancy is not None:
+            visits = as_floats(occupancy, "occupancy")
+            if visits.shape not in ((self.states,), (self.states, self.actions)):
+                raise ValueError(f"occupancy has shape {visits.shape}; it needs {(self.states, self.actions)}")
+            chosen &= visits.reshape(self.states, -1).sum(axis=1) > 0.0
+        return [label(pairs.state_labels, state) for state in np.flatnonzero(chosen).tolist()]
+
+    def _repr_html_(self) -> str:
+        return policy_html(self)
+
+    # -- files --------------------------------------------------------------------------------------------------
 
     def save(self, path: PathLike) -> None:
         """Write the policy to an `.npz` file, atomically and without pickle."""
@@ -245,6 +328,9 @@ class MixturePolicy:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update({name: refreeze(value) for name, value in state.items()})
+
+    def _repr_html_(self) -> str:
+        return mixture_html(self)
 
     def __repr__(self) -> str:
         return f"MixturePolicy({len(self)} policies, states={self.states}, actions={self.actions})"

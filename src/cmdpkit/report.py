@@ -47,7 +47,8 @@ def simulation_report(result: Result) -> Group:
 
     facts = Table.grid(padding=(0, 2))
     sense = "maximised" if result.model.maximise else "minimised"
-    facts.add_row("objective", f"{result.objective:.6g}", f"{sense}, {result.model.value_name}, of the last iterate")
+    about = f"{sense}, {_unit(result.model)}, of the last iterate"
+    facts.add_row(_objective_name(result.model), f"{result.objective:.6g}", about)
     parts: list[Any] = [facts]
     shown = [("last iterate", result.certificate), ("mixture", result.average_certificate)]
     if result.certificate is None or not result.model.num_constraints:
@@ -58,7 +59,7 @@ def simulation_report(result: Result) -> Group:
         table.add_column(title, justify="left" if title in ("constraint", "policy", "verdict") else "right")
     for i, constraint in enumerate(result.model.constraints):
         name = escape(f"{constraint.name}{' per step' if constraint.per_step else ''}")
-        limit = f"{constraint.symbol} {constraint.limit:.6g}"
+        limit = str(constraint)
         for policy, proof in shown:
             low, high = proof.intervals[i]
             verdict, more = proof.verdicts[i], proof.more_rollouts[i]
@@ -78,7 +79,7 @@ def certificate_report(certificate: Certificate, cmdp: Problem) -> Group:
 
     facts = Table.grid(padding=(0, 2))
     sense = "maximised" if cmdp.maximise else "minimised"
-    facts.add_row("objective", f"{certificate.objective:.9g}", f"{sense}, {cmdp.value_name}")
+    facts.add_row(_objective_name(cmdp), f"{certificate.objective:.9g}", f"{sense}, {_unit(cmdp)}")
     if certificate.infeasibility is None:
         better = "more" if cmdp.maximise else "less"
         if isfinite(certificate.bound):
@@ -96,6 +97,17 @@ def certificate_report(certificate: Certificate, cmdp: Problem) -> Group:
     return Group(*parts)
 
 
+def _objective_name(problem: Problem) -> str:
+    from rich.markup import escape
+
+    return escape(problem.objective_name or "objective")
+
+
+def _unit(problem: Problem) -> str:
+    """What the objective measures."""
+    return "expected discounted average per step" if problem.objective_per_step else problem.value_name
+
+
 def _constraint_table(certificate: Certificate, cmdp: Problem) -> Any:
     from rich.markup import escape
     from rich.table import Table
@@ -107,13 +119,14 @@ def _constraint_table(certificate: Certificate, cmdp: Problem) -> Any:
     prices = certificate.multipliers if certificate.infeasibility is None else certificate.infeasibility
     for i, constraint in enumerate(cmdp.constraints):
         value = certificate.constraint_values[i]
-        slack = constraint.sign * (constraint.limit - value)
+        slack = constraint.slack(value)
         unit = " per step" if constraint.per_step else ""
-        missed = slack < -1e-6 * max(1.0, abs(constraint.limit))
+        nearer = min(constraint.ends, key=lambda end: abs(end - value))
+        missed = slack < -1e-6 * max(1.0, abs(nearer))
         table.add_row(
             escape(f"{constraint.name}{unit}"),
             f"{value:.6g}",
-            f"{constraint.symbol} {constraint.limit:.6g}",
+            str(constraint),
             f"[red]{slack:.3g} (violated)[/red]" if missed else f"{_clean(slack):.3g}",
             f"{prices[i]:.6g}",
         )
@@ -155,8 +168,8 @@ def comparison_table(results: list[Result]) -> Any:
         tail = [gap, f"{result.iterations}", f"{1e3 * result.time:.0f} ms"]
         for i, constraint in enumerate(result.model.constraints):
             value = result.constraint_values[i]
-            slack = f"{_clean(constraint.sign * (constraint.limit - value)):.0e}"
-            name = escape(f"{constraint.name} {constraint.symbol} {constraint.limit:g}")
+            slack = f"{_clean(constraint.slack(value)):.0e}"
+            name = escape(f"{constraint.name} {constraint}")
             table.add_row(*head, name, f"{value:.4f}", slack, f"{result.multipliers[i]:.5f}", *tail)
             head, tail = ["", ""], ["", "", ""]
     return table
@@ -183,7 +196,7 @@ def frontier_report(found: Any) -> Group:
 
 def _range_notes(found: Any) -> list[str]:
     index = found.model.names.index(found.name)
-    c = found.model.constraints[index]
+    c = found.model.rows[index]
     if not found.limits.size:
         return [f"no value of {found.name!r} can be met, because the other limits cannot; diagnose(model) says why"]
     if not isfinite(found.least[1]):
@@ -253,13 +266,13 @@ def diagnosis_table(found: Any) -> Any:
     for title in ("constraint", *(titles if infeasible else ("limit", "value", "slack", "shadow price"))):
         table.add_column(title, justify="left" if title == "constraint" else "right")
     for i, c in enumerate(found.model.constraints):
-        head = (escape(f"{c.name}{' per step' if c.per_step else ''}"), f"{c.symbol} {c.limit:.6g}")
+        head = (escape(f"{c.name}{' per step' if c.per_step else ''}"), str(c))
         if infeasible:
             missed = f"[red]{found.misses[i]:.6g}[/]" if found.misses[i] > 0.0 else "0"
             table.add_row(*head, f"{found.values[i]:.6g}", missed, f"{found.weights[i]:.6g}", _relaxed(found, c))
         else:
             value = found.result.constraint_values[i]
-            slack, price = _clean(c.sign * (c.limit - value)), found.result.multipliers[i]
+            slack, price = _clean(c.slack(value)), found.result.multipliers[i]
             table.add_row(*head, f"{value:.6g}", f"{slack:.3g}", f"{price:.6g}")
     return table
 

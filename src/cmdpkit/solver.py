@@ -24,6 +24,7 @@ from cmdpkit.run.balanced import run_balanced
 from cmdpkit.run.budget import Budget, Callback
 from cmdpkit.run.checkpoint import Checkpoint
 from cmdpkit.run.choice import Choice, choose, takes_multipliers
+from cmdpkit.run.deterministic import refuse_large, solve_deterministic
 from cmdpkit.run.finish import solve_by_columns, solve_by_lp, with_least_violation, with_others_behind
 from cmdpkit.run.first_order import run_first_order, with_start
 from cmdpkit.run.judged import judged
@@ -31,7 +32,6 @@ from cmdpkit.run.outcome import Outcome
 from cmdpkit.run.result import Result
 from cmdpkit.run.sampled import learn
 from cmdpkit.run.start import Start, lowered_start, start_from
-from cmdpkit.run.status import Status
 from cmdpkit.run.zero import run_zero
 from cmdpkit.settings import Sampling, TabularSettings, ZeroSettings
 from cmdpkit.simulators import Simulator, as_simulator
@@ -64,6 +64,7 @@ def solve(
     checkpoint: PathLike | None = None,
     resume: bool | None = None,
     start: Result | None = None,
+    deterministic: bool = False,
     **options: Any,
 ) -> Result:
     """Solve a constrained MDP and certify the result.
@@ -94,6 +95,9 @@ def solve(
             `cmdp.with_objective(...)`. "auto" and "columns" start from its policies and multipliers; first-order
             methods and learners continue from its last policy (mixed with a little of the uniform one) and its
             multipliers; "lp" returns its policy where HiGHS finds none. What is proved never depends on it.
+        deterministic: look for the best policy that takes one action per state, on small models only (the problem is
+            NP-hard), by HiGHS's branch and bound. OPTIMAL then means that the policy is within `tol` of
+            `result.deterministic_bound`, HiGHS's own bound; the certificate's bound holds for randomised policies too.
         **options: options of the method and its learner, in the user's units. All first-order methods take `step` (π is
             multiplied by exp(−step · Q̃); the paper's η is step · (1 − γ); the default follows the model's scale),
             `inner_steps` (t_k, default 1), `alpha` (default 1/step) and `initial_policy` (default uniform); those with
@@ -114,8 +118,23 @@ def solve(
         if options.get("initial_policy") is not None:
             options["initial_policy"] = lowered_policy(model, options["initial_policy"], "initial_policy")
         begun = None if start is None else lowered_start(start, model)
-        general = (tol, max_iterations, time_limit, seed, progress, callback, None, budget, checkpoint, resume, begun)
+        general = (
+            tol,
+            max_iterations,
+            time_limit,
+            seed,
+            progress,
+            callback,
+            None,
+            budget,
+            checkpoint,
+            resume,
+            begun,
+            deterministic,
+        )
         return _raised(model, solve(model.lowering.model, method, *general, **options))
+    if deterministic is not False:
+        _check_deterministic(model, deterministic, method, sampling, options)
     if isinstance(model, Simulator) and sampling is None:
         sampling = Sampling()
     begin = None if start is None else start_from(start, model)
@@ -149,14 +168,16 @@ def solve(
     with _progress_bar(progress, name, max_iterations, callback) as watch:
         allowed = Budget(max_iterations, time_limit, watch)
         with allowed.catching_ctrl_c(), hurrying(allowed.exhausted):
-            if model.is_extreme:
+            if deterministic:
+                outcome = solve_deterministic(model, tol, allowed, begin)
+            elif model.is_extreme:
                 _refuse_units(model, choice, xi)
                 plain = None if begin is None else begin.without_units()
                 solver = partial(_run, method=name, choice=choice, xi=xi, tol=tol, store=store, start=plain)
                 outcome = run_balanced(model, solver, allowed, tol)
             else:
                 outcome = _run(model, allowed, name, choice, xi, tol, store, begin)
-            if outcome.status is Status.INFEASIBLE:
+            if outcome.certificate.infeasibility is not None:
                 outcome = with_least_violation(model, outcome, allowed)
     return _result(model, name, outcome, allowed.elapsed)
 
@@ -172,6 +193,17 @@ def _check_call(model: Any, tol: Any, max_iterations: Any, time_limit: Any, seed
     check_count(seed, "seed", least=0)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, not {type(callback).__name__}")
+
+
+def _check_deterministic(model: Any, wanted: Any, method: Any, sampling: Any, options: dict[str, Any]) -> None:
+    if wanted is not True:
+        raise TypeError(f"deterministic must be True or False, not {wanted!r}")
+    if isinstance(model, Simulator) or sampling is not None:
+        raise ValueError("deterministic=True needs a model, and does not learn from samples")
+    if not isinstance(method, str) or method != "auto" or options:
+        other = f"option {next(iter(options))!r}" if options else f"method {method!r}"
+        raise ValueError(f"deterministic=True is a method of its own; leave out {other}")
+    refuse_large(model)
 
 
 def _started(start: Start, method: Any, sampled: bool, options: dict[str, Any]) -> dict[str, Any]:
@@ -275,7 +307,7 @@ def _run(
 
 
 def _result(cmdp: CMDP, method: str, outcome: Outcome, time: float) -> Result:
-    certificate = outcome.certificate
+    certificate, bound = outcome.certificate, outcome.deterministic_bound
     return Result(
         status=outcome.status,
         policy=outcome.policy,
@@ -288,10 +320,11 @@ def _result(cmdp: CMDP, method: str, outcome: Outcome, time: float) -> Result:
         iterations=outcome.iterations,
         time=time,
         method=method,
-        message=" ".join(part for part in (outcome.status.advice, outcome.note) if part),
+        message=" ".join(part for part in (outcome.message or outcome.status.advice, outcome.note) if part),
         model=cmdp,
         last_policy=outcome.last_policy,
         average_policy=outcome.average_policy,
+        deterministic_bound=None if bound is None else cmdp.user_objective(bound),
         memory=outcome.memory,
     )
 

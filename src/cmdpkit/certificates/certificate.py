@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array
+from cmdpkit.tables import certificate_html
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,9 +25,9 @@ class Certificate:
     violation: float  # largest of violations_i / max(1, |limit_i|)
     constraint_values: Array  # (m,)
     violations: Array  # (m,) ≥ 0, in the units of the limits
-    multipliers: Array  # (m,) ≥ 0, with which the bound was made: bound = min over policies of the Lagrangian
+    multipliers: Array  # (m,) ≥ 0 (Equal, Between: any sign): no policy has a smaller Lagrangian than the bound
     accuracy: float  # numerical error of objective and constraint values is at most this, relative to max(1, |·|)
-    infeasibility: Array | None = None  # y ≥ 0 with Σ y_i V_i > 0 for every policy: the limits cannot be met
+    infeasibility: Array | None = None  # like multipliers, y with Σ y_i V_i > 0 for every policy: limits cannot be met
     infeasibility_margin: float | None = None  # by how much: Σ y_i V_i is at least this for every policy
 
     def feasible(self, tol: float = 0.0) -> bool:
@@ -43,6 +44,9 @@ class Certificate:
         return {
             name: value.tolist() if isinstance(value, np.ndarray) else finite(value) for name, value in columns.items()
         }
+
+    def _repr_html_(self) -> str:
+        return certificate_html(self)
 
     def __str__(self) -> str:
         if self.infeasibility is not None:

@@ -19,7 +19,7 @@ AnyPolicy = TabularPolicy | MixturePolicy
 def certificate_of(
     cmdp: CMDP, policy: AnyPolicy, multipliers: Array, bound: float, plan: Plan | None = None
 ) -> Certificate:
-    """The certificate of `policy`, given a proved lower bound on V_0 over the feasible policies.
+    """The certificate of `policy`, given a proved lower bound on V_0 over the feasible policies, and its row prices.
 
     `plan` is the method that has suited the chains of the model, if that is known.
     """
@@ -33,17 +33,18 @@ def certificate_of(
         bound=cmdp.user_objective(float(bound)),
         gap=float(gap),
         violation=float((excess / cmdp.tolerance_scales).max(initial=0.0)),
-        constraint_values=cmdp.signs * values[1:] + 0.0,
+        constraint_values=cmdp.stated(cmdp.signs * values[1:]) + 0.0,
         violations=cmdp.violations(v),
-        multipliers=np.array(multipliers, dtype=float),  # a copy: what is proved must not change afterwards
+        multipliers=np.array(cmdp.stated_prices(multipliers), dtype=float),  # a copy: what is proved must not change
         accuracy=float((errors / np.append(max(1.0, abs(v_0)), cmdp.tolerance_scales)).max()),
     )
 
 
 def refutation(cmdp: CMDP, policy: AnyPolicy, farkas: Array, margin: float, plan: Plan | None = None) -> Certificate:
     """The certificate of any policy on a model whose limits cannot be met."""
-    plain = certificate_of(cmdp, policy, np.zeros(cmdp.num_constraints), np.inf, plan)
-    return replace(plain, infeasibility=np.array(farkas, dtype=float), infeasibility_margin=margin)
+    plain = certificate_of(cmdp, policy, np.zeros(cmdp.num_rows), np.inf, plan)
+    y = np.array(cmdp.stated_prices(farkas), dtype=float)
+    return replace(plain, infeasibility=y, infeasibility_margin=margin)
 
 
 def values_with_errors(cmdp: CMDP, policy: AnyPolicy, plan: Plan | None = None) -> tuple[Array, Array]:

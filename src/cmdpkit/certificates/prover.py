@@ -8,7 +8,6 @@ import numpy as np
 
 from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.certificates.checker import certificate_of, refutation
-from cmdpkit.checks import check_multipliers
 from cmdpkit.exact.balance import Balance
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.mdp import Stop, minimise, never
@@ -23,8 +22,9 @@ def certify(cmdp: CMDP, policy: Any, multipliers: Any = None) -> Certificate:
         cmdp: the model.
         policy: a `TabularPolicy`, an (S, A) array of probabilities, or a `MixturePolicy`; for a finite horizon also a
             `StagedPolicy`.
-        multipliers: (m,) multipliers ≥ 0 for the bound; any are valid, good ones are tight. By default the best ones
-            are found by solving the dual problem, which also finds the proof when the limits cannot be met.
+        multipliers: (m,) multipliers for the bound, ≥ 0 except for `Equal` and `Between`; any are valid, good ones are
+            tight. By default the best ones are found by solving the dual problem, which also finds the proof when the
+            limits cannot be met.
 
     Example:
         >>> import cmdpkit as ck
@@ -39,7 +39,7 @@ def certify(cmdp: CMDP, policy: Any, multipliers: Any = None) -> Certificate:
         return certify(cmdp.lowering.model, lowered_policy(cmdp, policy), multipliers)
     policy = as_any_policy(policy, cmdp.pairs)
     if multipliers is not None:
-        lam = check_multipliers(multipliers, cmdp.num_constraints, "multipliers")
+        lam = cmdp.check_prices(multipliers, "multipliers")
         bound = minimise(cmdp, np.append(1.0, lam)).bound
         return certificate_of(cmdp, policy, lam, bound)
     if cmdp.is_extreme:

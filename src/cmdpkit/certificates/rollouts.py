@@ -35,7 +35,7 @@ class SimulationCertificate:
     objective_interval: tuple[float, float]
     constraint_values: Array  # (m,)
     intervals: Array  # (m, 2)
-    verdicts: list[str]  # satisfied, violated or undecided, one a limit
+    verdicts: list[str]  # satisfied, violated or undecided, one a limit; an `Equal` is never proved by sampling
     more_rollouts: list[int]  # about how many more would decide each undecided limit
     rollouts: int
     horizon: int
@@ -133,24 +133,26 @@ def _certificate(
     simulator: Simulator, total: Returns, horizon: int, delta: float, confidence: float
 ) -> SimulationCertificate:
     gamma, n = simulator.gamma, total.rollouts
-    low, high = simulator.bounds.T
+    stated = np.append(0, 1 + simulator.stated(np.arange(simulator.num_rows)))
+    low, high = simulator.bounds[stated].T
     length = (1.0 - gamma**horizon) / (1.0 - gamma)
-    above = total.means[0]  # of what is above the lower bound in every step
-    variance = np.maximum(total.squares[0] - n * above**2, 0.0) / (n - 1)
+    above = total.means[0, stated]  # of what is above the lower bound in every step
+    variance = np.maximum(total.squares[0, stated] - n * above**2, 0.0) / (n - 1)
     mean, span = above + low * length, (high - low) * length
     share = delta / mean.size
     width = half_width(variance, span, n, share)
     rest = gamma**horizon / (1.0 - gamma)
-    # A limit per step bounds (1 − γ) times the discounted sum.
-    units = np.array([1.0] + [1.0 - gamma if c.per_step else 1.0 for c in simulator.constraints])
+    # A quantity per step is (1 − γ) times the discounted sum.
+    units = np.abs(simulator.units[stated])
     lower, upper = units * (mean - width + rest * low), units * (mean + width + rest * high)
     values = units * (mean + rest * 0.5 * (low + high))
     verdicts, more = [], []
     for i, limit in enumerate(simulator.constraints, start=1):
-        worst, best = (upper[i], lower[i]) if limit.sign > 0 else (lower[i], upper[i])
-        kept, broken = limit.sign * (worst - limit.limit) <= 0.0, limit.sign * (best - limit.limit) > 0.0
+        least, most = limit.ends
+        kept, broken = least <= lower[i] and upper[i] <= most, lower[i] > most or upper[i] < least
         verdicts.append("satisfied" if kept else "violated" if broken else "undecided")
-        distance = abs(values[i] - limit.limit) / units[i] - rest * 0.5 * (high[i] - low[i])
+        nearest = min(abs(values[i] - least), abs(values[i] - most))
+        distance = nearest / units[i] - rest * 0.5 * (high[i] - low[i])
         more.append(
             0 if verdicts[-1] != "undecided" else rollouts_that_decide(variance[i], span[i], n, share, distance)
         )

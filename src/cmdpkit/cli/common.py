@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
+from click import Context, HelpFormatter
 
 if TYPE_CHECKING:
     from cmdpkit.model import CMDP
@@ -15,12 +17,80 @@ DONE, LIMIT_REACHED, BAD_INPUT, INFEASIBLE = 0, 1, 2, 3
 SET = click.option(
     "--set", "parameters", multiple=True, metavar="KEY=VALUE", help="Parameter of a built-in problem, e.g. gamma=0.9."
 )
+LIMIT = click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Another limit for a constraint, by name, e.g. power=1.2 (a Between: use=1,3); repeat it per constraint.",
+)
+INITIAL = click.option("--initial", metavar="STATE", help="Start in this state, given by its label or its number.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 WITH_POLICY = click.option("--with-policy", is_flag=True, help="With --json: include the policy.")
 
 
-def find_model(name: str, parameters: tuple[str, ...] = ()) -> CMDP:
-    """A model file, or a built-in problem by name, with parameters."""
+class Formatter(HelpFormatter):
+    """Help texts whose lines end neither inside a name with hyphens nor inside a default in brackets."""
+
+    KEPT: ClassVar = {"-": "\N{NON-BREAKING HYPHEN}", " ": "\N{NO-BREAK SPACE}"}
+
+    def write_text(self, text: str) -> None:
+        super().write_text(self._kept(text))
+
+    def write_dl(self, rows: Any, col_max: int = 30, col_spacing: int = 2) -> None:
+        super().write_dl([(term, self._kept(text)) for term, text in rows], col_max, col_spacing)
+
+    def _kept(self, text: str) -> str:
+        def whole(found: re.Match[str]) -> str:
+            fits = len(found[0]) <= self.width - 36  # what the column of the flags leaves at least
+            return found[0].replace(" ", self.KEPT[" "]) if fits else found[0]
+
+        return re.sub(r"\[default: [^\]]*\]", whole, text).replace("-", self.KEPT["-"])
+
+    def getvalue(self) -> str:
+        return super().getvalue().translate({ord(kept): plain for plain, kept in self.KEPT.items()})
+
+
+class HelpContext(Context):
+    """The context of all commands."""
+
+    formatter_class = Formatter
+
+
+def find_model(
+    name: str, parameters: tuple[str, ...] = (), limits: tuple[str, ...] = (), initial: str | None = None
+) -> CMDP:
+    """A model file, or a built-in problem by name with parameters; with other limits and another start if given."""
+    cmdp = _find_model(name, parameters)
+    cmdp = _with_limits(cmdp, limits) if limits else cmdp
+    return cmdp if initial is None else cmdp.started_in(_state(cmdp, initial))
+
+
+def _state(cmdp: CMDP, text: str) -> int:
+    """The number of a state, given as text: its label, or its number where there are no labels."""
+    labels = cmdp.state_labels
+    if labels is None:
+        return cmdp.pairs.state_index(int(text) if text.isdecimal() else text)
+    found = [i for i, label in enumerate(labels) if str(label) == text]
+    return found[0] if len(found) == 1 else cmdp.pairs.state_index(text)
+
+
+def _with_limits(cmdp: CMDP, limits: tuple[str, ...]) -> CMDP:
+    """The model with other limits, each given as NAME=VALUE or NAME=LOW,HIGH."""
+    wanted: dict[str, Any] = {}
+    for text in limits:
+        name, equals, value = text.rpartition("=")
+        try:
+            ends = tuple(float(part) for part in value.split(","))
+        except ValueError:
+            ends = ()
+        if not equals or not ends:
+            raise ValueError(f"--limit {text!r} must be NAME=VALUE with a number, or NAME=LOW,HIGH")
+        wanted[name] = ends[0] if len(ends) == 1 else ends
+    return cmdp.with_limits(wanted)
+
+
+def _find_model(name: str, parameters: tuple[str, ...]) -> CMDP:
     from cmdpkit.model import CMDP
     from cmdpkit.problems import CATALOGUE
 
@@ -68,6 +138,15 @@ def need(*packages: str) -> None:
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
         raise ValueError(f"this needs {' and '.join(missing)}: {NEURAL}")
+
+
+def listing(texts: dict[str, str]) -> str:
+    """Names with the first line of what is said about each, at most 79 columns wide."""
+    from textwrap import fill
+
+    width = max(map(len, texts)) + 2
+    lines = {name: text.strip().splitlines()[0] for name, text in texts.items()}
+    return "\n".join(fill(f"{n:<{width}}{line}", width=79, subsequent_indent=" " * width) for n, line in lines.items())
 
 
 def show(report: Any) -> None:

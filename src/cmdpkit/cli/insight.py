@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from cmdpkit.cli.common import DONE, INFEASIBLE, JSON, LIMIT_REACHED, SET, find_model, show
+from cmdpkit.cli.common import DONE, INFEASIBLE, JSON, LIMIT, LIMIT_REACHED, SET, find_model, show
 
 
 @click.command(short_help="The optimum as a function of one limit or two.")
@@ -71,6 +71,7 @@ def frontier(
 @click.option("--relative", is_flag=True, help="Misses count relative to max(1, |limit|).")
 @click.option("--time-limit", type=float, metavar="SECONDS", help="Stop after this time with what is proved so far.")
 @SET
+@LIMIT
 @JSON
 def diagnose(
     model: str,
@@ -78,6 +79,7 @@ def diagnose(
     relative: bool,
     time_limit: float | None,
     parameters: tuple[str, ...],
+    limits: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Say whether the limits of MODEL can be met; if not, which of them conflict and how far to relax them.
@@ -91,7 +93,7 @@ def diagnose(
     if relative and units:
         raise ValueError("give either --relative or --unit")
     sizes = {name: _number(size, "--unit") for name, _, size in (text.rpartition("=") for text in units)}
-    found = find(find_model(model, parameters), RELATIVE if relative else sizes or None, time_limit=time_limit)
+    found = find(find_model(model, parameters, limits), RELATIVE if relative else sizes or None, time_limit=time_limit)
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:

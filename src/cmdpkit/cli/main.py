@@ -7,8 +7,8 @@ import sys
 import click
 
 from cmdpkit import __version__
-from cmdpkit.cli import insight, reproducing, solving, training
-from cmdpkit.cli.common import BAD_INPUT, LIMIT_REACHED
+from cmdpkit.cli import insight, reproducing, showing, solving, training
+from cmdpkit.cli.common import BAD_INPUT, LIMIT_REACHED, HelpContext
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -24,13 +24,16 @@ for _command in (
     solving.solve,
     solving.certify,
     solving.problems,
+    showing.show_file,
     insight.frontier,
     insight.diagnose,
     reproducing.reproduce,
     training.train,
     training.evaluate,
 ):
+    _command.context_class = HelpContext
     cli.add_command(_command)
+cli.context_class = HelpContext
 
 
 def main() -> None:

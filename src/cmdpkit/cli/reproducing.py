@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cmdpkit.cli.common import show
+from cmdpkit.cli.common import listing, show
 
 
 @click.command(short_help="Reproduce the paper's experiments.")
@@ -21,14 +21,21 @@ from cmdpkit.cli.common import show
 @click.option("--seeds", default=30, show_default=True, help="Number of random instances.")
 @click.option("--quick", is_flag=True, help="Run for a minute, only to check that everything works.")
 def reproduce(names: tuple[str, ...], out: str, seeds: int, quick: bool) -> None:
-    """Reproduce the paper's experiments: fig1, fig2, table1, zero, theory, fig3, complexity, or all of these.
+    """Reproduce the paper's experiments, by name; without names, list them.
 
-    fig4, fig4-tuning (Acrobot with neural policies) and tasks (CartPole, Pendulum) take long, and run only by name.
+    `all` runs those that take minutes. fig4 and fig4-tuning (Acrobot with neural policies) and tasks (CartPole,
+    Pendulum) take hours, and run only by name.
     """
-    from cmdpkit.experiments.reproduce import page_of, table
+    from cmdpkit.experiments.reproduce import EXPERIMENTS, SLOW, page_of, table
     from cmdpkit.experiments.reproduce import reproduce as run
     from cmdpkit.report import tracker
 
+    if not names:
+        click.echo(listing({name: module.__doc__ or "" for name, module in EXPERIMENTS.items()}))
+        click.echo(
+            f"\nrun them with `cmdpkit reproduce NAME ...`\n`all` leaves out {', '.join(SLOW)}, which take hours"
+        )
+        return
     with tracker() as track:
         sections = run(names, Path(out), seeds, quick, track)
     show(table(sections))

@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cmdpkit.cli.common import DONE, INFEASIBLE, JSON, LIMIT_REACHED, SET, WITH_POLICY, built_in, find_model, show
+from cmdpkit.cli.common import (
+    DONE,
+    INFEASIBLE,
+    INITIAL,
+    JSON,
+    LIMIT,
+    LIMIT_REACHED,
+    SET,
+    WITH_POLICY,
+    built_in,
+    find_model,
+    listing,
+    show,
+)
 from cmdpkit.cli.flags import Derived, method_flags, method_names, settings_flags
 from cmdpkit.options import options_of
 from cmdpkit.settings import Sampling, TabularSettings, ZeroSettings
@@ -19,6 +32,10 @@ if TYPE_CHECKING:
     from cmdpkit.run.status import Status
 
 METHODS = ("auto", "columns", "lp", *method_names("exact"), "pmd-pd-zero")
+
+
+ROWS = 60
+"""Rows of a policy that --labels shows; --json has all of them."""
 
 
 def solve_flags() -> list[click.Option]:
@@ -51,6 +68,11 @@ def solve_flags() -> list[click.Option]:
 @click.option("--max-iterations", type=int, help="Macro steps, or oracle calls of auto and columns.")
 @click.option("--time-limit", type=float, metavar="SECONDS", help="Stop after this time with the best policy so far.")
 @SET
+@LIMIT
+@INITIAL
+@click.option(
+    "--deterministic", is_flag=True, default=None, help="Find the best policy without randomising; small models only."
+)
 @click.option(
     "--sample", is_flag=True, help=f"Learn from samples of the model only: {', '.join(method_names('sampled'))}."
 )
@@ -66,14 +88,18 @@ def solve_flags() -> list[click.Option]:
 )
 @JSON
 @WITH_POLICY
+@click.option("--labels", is_flag=True, help="Show the policy too: states and actions by their labels.")
 def solve(
     model: str,
     method: str,
     tol: float,
     out: str | None,
     parameters: tuple[str, ...],
+    limits: tuple[str, ...],
+    initial: str | None,
     as_json: bool,
     with_policy: bool,
+    labels: bool,
     sample: bool,
     **settings: Any,
 ) -> None:
@@ -87,19 +113,24 @@ def solve(
     settings = _with_sampling(settings, sample)
     if out is not None:
         _check_out(out, model)
-    result = run(find_model(model, parameters), method, tol, progress=sys.stderr.isatty(), **settings)
+    result = run(find_model(model, parameters, limits, initial), method, tol, progress=sys.stderr.isatty(), **settings)
     if out is not None:
         result.policy.save(out)
         result.save(_beside(out))
         if sample:
             result.average_policy.save(Path(out).with_suffix(".mixture.npz"))
     if as_json:
-        click.echo(json.dumps(result.to_dict(policy=with_policy), indent=2))
+        summary = result.to_dict(policy=with_policy and not labels)
+        table = result.policy.table()
+        rows = [dict(zip(table.columns, row, strict=True)) for row in table] if labels else []
+        click.echo(json.dumps(summary | ({"policy": rows} if labels else {}), indent=2))
     else:
         show(result_report(result))
+        if labels:
+            click.echo(f"\n{result.policy.table(ROWS)}")
         if out is not None:
             click.echo(f"policy saved to {out}, result to {_beside(out)}")
-    sys.exit(_exit_code(result.status))
+    sys.exit(_exit_code(result.status, sample))
 
 
 def _with_sampling(settings: dict[str, Any], sample: bool) -> dict[str, Any]:
@@ -131,9 +162,11 @@ def _beside(out: str) -> Path:
     return Path(out).with_suffix(".json")
 
 
-def _exit_code(status: Status) -> int:
+def _exit_code(status: Status, sample: bool) -> int:
     from cmdpkit.run.status import Status
 
+    if sample and status is Status.ITERATION_LIMIT:
+        return DONE  # learning has no other end
     return {Status.OPTIMAL: DONE, Status.INFEASIBLE: INFEASIBLE}.get(status, LIMIT_REACHED)
 
 
@@ -141,8 +174,12 @@ def _exit_code(status: Status) -> int:
 @click.argument("model")
 @click.argument("policy", type=click.Path(dir_okay=False))
 @click.option("--tol", default=1e-6, show_default=True, help="Tolerance for optimal and feasible (exit code 0).")
+@SET
+@LIMIT
 @JSON
-def certify(model: str, policy: str, tol: float, as_json: bool) -> None:
+def certify(
+    model: str, policy: str, tol: float, parameters: tuple[str, ...], limits: tuple[str, ...], as_json: bool
+) -> None:
     """Certify POLICY, a file written by policy.save, for MODEL: bound its optimality gap and its violations."""
     from cmdpkit.certificates.prover import certify as prove
     from cmdpkit.checks import check_nonnegative
@@ -151,7 +188,7 @@ def certify(model: str, policy: str, tol: float, as_json: bool) -> None:
     from cmdpkit.run.result import describe_constraints
 
     check_nonnegative(tol, "tol")
-    cmdp = find_model(model)
+    cmdp = find_model(model, parameters, limits)
     certificate = prove(cmdp, load_policy(policy))
     optimal = certificate.optimal(tol)
     if as_json:
@@ -211,11 +248,7 @@ def _list_problems(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(lines, indent=2))
         return
-    from textwrap import fill
-
-    width = max(map(len, lines)) + 2
-    for name, line in lines.items():
-        click.echo(fill(f"{name:<{width}}{line}", width=79, subsequent_indent=" " * width))
+    click.echo(listing(lines))
     click.echo("\nsolve one with `cmdpkit solve NAME`, read about it with `cmdpkit problems NAME`")
 
 

@@ -21,7 +21,14 @@ def train_flags() -> list[click.Option]:
 
 @click.command(cls=Derived, derive=train_flags, short_help="Train a neural policy on a constrained environment.")
 @click.argument("env")
-@click.option("--method", default="pmd-pd", show_default=True, type=click.Choice(method_names("neural")))
+@click.option(
+    "--method",
+    default="pmd-pd",
+    show_default=True,
+    type=click.Choice(method_names("neural")),
+    metavar="METHOD",
+    help=f"One of {', '.join(method_names('neural'))}.",
+)
 @click.option("--limit", "limits", type=float, multiple=True, help="Limit on a cost; repeat it per cost, in order.")
 @click.option(
     "--measure",

@@ -69,8 +69,8 @@ def evaluate(cmdp: CMDP, policy: Any) -> Evaluation:
         return Evaluation(**means, pairs=cmdp.pairs)
     pi = as_policy(policy, cmdp.pairs).pi
     # Back to the user's sense: a reward is −c_0, an AtLeast quantity is −c_i.
-    signs = np.concatenate([[cmdp.sense], cmdp.signs])[:, None]
-    tables = signs * cmdp.costs
+    signs = np.concatenate([[cmdp.sense], cmdp.stated(cmdp.signs)])[:, None]
+    tables = signs * cmdp.costs[np.append(0, 1 + cmdp.stated(np.arange(cmdp.num_rows)))]
     system = PolicySystem(cmdp, pi)
     # V = (I − γ P_π)⁻¹ c_π,   Q = c + γ P V,   d(s, a) = (1 − γ) x(s) π(a|s) with x = (I − γ P_π)⁻ᵀ ρ
     values = system.state_values(cmdp.pairs.expect(pi, tables))

@@ -244,9 +244,9 @@ def _exchanged(cmdp: CMDP, axis: int) -> tuple[CMDP, float]:
 
     All m + 1 costs are there, in another order. Returns the unit of the new objective as well: V_i = unit · V_0.
     """
-    c, limits = cmdp.constraints[axis], list(cmdp.constraints)
+    c, limits = cmdp.rows[axis], list(cmdp.rows)
     kind: Any = AtLeast if cmdp.maximise else AtMost
     most = 1.01 * float(cmdp.cost_sizes[0]) * _horizon(cmdp) + 1e-3
-    limits[axis] = kind(cmdp.objective, -most if cmdp.maximise else most, c.name)
-    model = cmdp._derived(limits, np.asarray(c.values), c.sign < 0.0)
+    limits[axis] = kind(cmdp.objective, -most if cmdp.maximise else most, c.name, cmdp.objective_per_step)
+    model = cmdp._derived(limits, np.asarray(c.values), c.sign < 0.0, objective_per_step=False)
     return model, float(abs(cmdp.units[axis + 1]))

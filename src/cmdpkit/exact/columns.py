@@ -29,6 +29,7 @@ from cmdpkit.exact.errors import sum_errors
 from cmdpkit.exact.local import Blend, LocalDual, Outlook, Viewpoint, outlook
 from cmdpkit.exact.master import Mixture, best_mixture, least_violation
 from cmdpkit.exact.mdp import Minimum, Oracle, Stop, never
+from cmdpkit.exact.vertex import least_randomised
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 
@@ -116,8 +117,8 @@ class ColumnSearch:
 
     def __post_init__(self) -> None:
         cmdp = self.cmdp
-        self.multipliers = np.zeros(cmdp.num_constraints)
-        self.relaxation = np.zeros(cmdp.num_constraints)
+        self.multipliers = np.zeros(cmdp.num_rows)
+        self.relaxation = np.zeros(cmdp.num_rows)
         # Rows of the master are scaled by what a policy can change in them at most.
         magnitude = cmdp.cost_sizes / (1.0 - cmdp.gamma)
         spans = cmdp.spans / (1.0 - cmdp.gamma)
@@ -180,6 +181,7 @@ class ColumnSearch:
 
     def ask_bound(self, multipliers: Array, **ends: Any) -> bool:
         """Query G(λ), ended as `Oracle.minimise` says; keep bound and column. True when the column is new."""
+        multipliers = self.cmdp.netted(multipliers)  # which can only raise G
         answer = self._ask(np.concatenate([[1.0], multipliers]), **ends)
         self.learn(Cut(multipliers, self.cmdp.offsets, answer.bound))
         return self._take(answer)
@@ -202,7 +204,7 @@ class ColumnSearch:
         """Keep the visits of the last column, and those of the columns in use."""
         if self.plan.is_direct:
             used = [] if self.mixture is None else np.flatnonzero(self.mixture.weights).tolist()
-            recent = len(self.columns) - 2 * (self.cmdp.num_constraints + 1)
+            recent = len(self.columns) - 2 * (self.cmdp.num_rows + 1)
             self._kept = {j: x for j, x in self._kept.items() if j in used or j >= recent}
             self._kept[len(self.columns) - 1] = visits
 
@@ -231,11 +233,11 @@ class ColumnSearch:
         start from are taken seriously when there are columns as well.
         """
         near = FIRST_GAP if start is None or not self.columns else INEXACT * self.tol
-        first = near * float(self.scales[0]) if self.cmdp.num_constraints else 0.0
+        first = near * float(self.scales[0]) if self.cmdp.num_rows else 0.0
         if start is not None or not self.columns or self._oracle.state_values is None:
             self.ask_bound(self.multipliers if start is None else start, gap=first)
         self._price()
-        self.stuck = not self.cmdp.num_constraints
+        self.stuck = not self.cmdp.num_rows
         yield self
         while not self.stuck or self._relax():
             yield from self._newton()
@@ -338,7 +340,7 @@ class ColumnSearch:
 
     def _relax(self) -> bool:
         """Limits that are met only up to rounding may hide the answer: allow half of `tol` in each, once."""
-        if self.tol == 0.0 or self.relaxation.any() or not self.cmdp.num_constraints:
+        if self.tol == 0.0 or self.relaxation.any() or not self.cmdp.num_rows:
             return False
         self.relaxation = 0.5 * self.tol * self.cmdp.fine_scales[1:] / self.scales[1:]
         self.stuck = not self._price()
@@ -362,7 +364,7 @@ class ColumnSearch:
     def _price(self) -> bool:
         """Solve the master; False when the columns found so far cannot meet the limits."""
         table = np.array(self.values).T / self.scales[:, None]
-        mixture = best_mixture(table[0], table[1:], self.relaxation)
+        mixture = best_mixture(table[0], table[1:], self.relaxation, opposites=self.cmdp.opposites)
         self._excess = mixture.excess
         if mixture.excess > 1e-12:
             return False
@@ -392,14 +394,14 @@ class ColumnSearch:
 
     def _settle(self, worst: float) -> None:
         """Neither met nor refuted together: a single limit may be refuted, else they touch what is possible."""
-        for i, single in enumerate(np.eye(self.cmdp.num_constraints)):
+        for i, single in enumerate(np.eye(self.cmdp.num_rows)):
             answer = self._ask(np.append(0.0, single))
             self._take(answer)
             self.refuted.append(Cut(single, self.cmdp.offsets, answer.bound))
             if answer.bound > 0.0:
                 self.farkas, self.farkas_margin = np.eye(len(single))[i], answer.bound
                 return
-        self.relaxation = np.full(self.cmdp.num_constraints, worst)
+        self.relaxation = np.full(self.cmdp.num_rows, worst)
 
     def _scaled_rows(self) -> Array:
         return np.array(self.values).T[1:] / self.scales[1:, None]
@@ -416,16 +418,32 @@ class ColumnSearch:
 
         While no mixture meets the limits, the mixture that misses them least; before any column, the uniform policy.
         """
-        pairs = self.cmdp.pairs
         if not self.columns:
-            return TabularPolicy.over(pairs, pairs.uniform())
-        return self.mixed((self.mixture or least_violation(self._scaled_rows())[1]).weights)
+            return TabularPolicy.over(self.cmdp.pairs, self.cmdp.pairs.uniform())
+        return self.mixed(self._weights())
 
     def mixed(self, weights: Array) -> TabularPolicy:
         """The stationary policy of a mixture of the columns."""
-        pairs = self.cmdp.pairs
-        choice = self._oracle.choice
+        return self._of_occupancy(self._occupancy(weights))
+
+    def vertex(self) -> tuple[TabularPolicy, TabularPolicy | None]:
+        """`policy()`, and one of the same values that randomises in fewer states, if there is one (vertex.py)."""
+        oracle, occupancy = self._oracle, self._occupancy(self._weights())
+        policy, visits = self._of_occupancy(occupancy), self.cmdp.pairs.sum(occupancy)
+        values = oracle.state_values
+        return policy, least_randomised(self.cmdp, policy, visits, oracle.plan, oracle.accuracy, values)
+
+    def _weights(self) -> Array:
+        return (self.mixture or least_violation(self._scaled_rows())[1]).weights
+
+    def _of_occupancy(self, occupancy: PairTable) -> TabularPolicy:
+        pairs, choice = self.cmdp.pairs, self._oracle.choice
         fallback = pairs.uniform() if choice is None else pairs.one_hot(choice)
+        return TabularPolicy.from_occupancy(pairs, occupancy, fallback)
+
+    def _occupancy(self, weights: Array) -> PairTable:
+        """Discounted visits to the pairs under a mixture of the columns."""
+        pairs = self.cmdp.pairs
         occupancy = np.zeros(pairs.shape)
         for j in np.flatnonzero(weights > 0.0):
             pi = self._probabilities(self.columns[j])
@@ -434,7 +452,7 @@ class ColumnSearch:
                 system = PolicySystem(self.cmdp, pi, plan=self.plan)
                 visits = system.state_occupancy(accuracy=COLUMN_ACCURACY * self.tol)
             occupancy += weights[j] * pairs.over(visits) * pi
-        return TabularPolicy.from_occupancy(pairs, occupancy, fallback)
+        return occupancy
 
     def _probabilities(self, column: Any) -> PairTable:
         if isinstance(column, Blend):

@@ -31,6 +31,7 @@ class LPSolution:
     feasible: bool | None
     policy: TabularPolicy | None = None
     multipliers: Array | None = None
+    visits: Array | None = None  # (S,)
     message: str = ""
     iterations: int = 0
     out_of_budget: bool = False
@@ -40,7 +41,7 @@ def solve_lp(
     cmdp: CMDP, time_limit: float | None = None, max_iterations: int | None = None, stop: Stop | None = None
 ) -> LPSolution:
     """The optimal policy and multipliers of the constrained problem; `stop` ends the search for them."""
-    scales = _scales(cmdp)
+    scales = cost_scales(cmdp)
     rows = cmdp.costs[1:] / scales[1:, None]
     options = {"time_limit": time_limit and max(time_limit, 1e-3), "maxiter": max_iterations}
     limits = _limits(cmdp, scales[1:])
@@ -51,7 +52,8 @@ def solve_lp(
         stopped = answer.status == highs.OUT_OF_BUDGET
         return LPSolution(None, message=answer.message, iterations=answer.iterations, out_of_budget=stopped)
     multipliers = np.maximum(-answer.prices, 0.0) * scales[0] / scales[1:]
-    return LPSolution(True, _policy(cmdp, answer.x), multipliers, answer.message, answer.iterations)
+    visits = cmdp.pairs.sum(cmdp.pairs.like(np.maximum(answer.x, 0.0)))
+    return LPSolution(True, _policy(cmdp, answer.x), multipliers, visits, answer.message, answer.iterations)
 
 
 def least_violation(
@@ -62,7 +64,7 @@ def least_violation(
     y is the Farkas vector of an infeasible model: Σ y_i V_i(π) > 0 for every policy π. By default the unit of a
     constraint is the largest size of its cost.
     """
-    scales = _scales(cmdp)[1:]
+    scales = cost_scales(cmdp)[1:]
     excess = (scales if units is None else units) / scales  # of row i for each unit of the common excess t
     rows = cmdp.costs[1:] / scales[:, None]
     options = {"time_limit": time_limit}
@@ -73,7 +75,7 @@ def least_violation(
     return float(answer.x[-1]), _policy(cmdp, answer.x[:-1]), y / y.sum()
 
 
-def _scales(cmdp: CMDP) -> Array:
+def cost_scales(cmdp: CMDP) -> Array:
     """The largest size of each cost, so that HiGHS's absolute tolerances mean the same for all units."""
     return np.where(cmdp.cost_sizes > 0.0, cmdp.cost_sizes, 1.0)
 
@@ -89,6 +91,14 @@ def _policy(cmdp: CMDP, x: Array) -> TabularPolicy:
     return TabularPolicy.from_occupancy(pairs, pairs.like(x), pairs.uniform())
 
 
+def flow(cmdp: CMDP) -> tuple[Any, Any]:
+    """(S, N) matrices: Σ_a x(s', a), and Σ_a x(s', a) − γ Σ_{s,a} P(s'|s, a) x(s, a)."""
+    pairs = cmdp.pairs.count
+    leave = sp.csr_array((np.ones(pairs), np.arange(pairs), cmdp.pairs.first), shape=(cmdp.states, pairs))
+    balance = leave - cmdp.gamma * sp.csr_array(cmdp.transitions).T
+    return leave, balance
+
+
 def _highs(
     cmdp: CMDP,
     cost: Array,
@@ -99,9 +109,7 @@ def _highs(
     stop: Stop | None = None,
 ) -> Answer:
     """Solve over all occupancies; with `excess`, minimise the t for which row i is at most offset_i + excess_i t."""
-    pairs = cmdp.pairs.count
-    leave = sp.csr_array((np.ones(pairs), np.arange(pairs), cmdp.pairs.first), shape=(cmdp.states, pairs))
-    balance = leave - cmdp.gamma * sp.csr_array(cmdp.transitions).T
+    pairs, balance = cmdp.pairs.count, flow(cmdp)[1]
     if excess is not None:
         cost = np.append(cost, 1.0)
         rows = np.hstack([rows, -excess[:, None]])

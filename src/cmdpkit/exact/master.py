@@ -9,6 +9,7 @@ checked, and HiGHS is asked where the check fails.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,8 +37,13 @@ class Mixture(NamedTuple):
     basis: Any = None  # to start from when columns have been added at the end
 
 
-def best_mixture(costs: Array, rows: Array, relaxation: Array, cap: float = CAP, basis: Any = None) -> Mixture:
-    """The cheapest mixture of the columns (costs (n,), rows (m, n)) within the relaxed limits, or least outside."""
+def best_mixture(
+    costs: Array, rows: Array, relaxation: Array, cap: float = CAP, basis: Any = None, opposites: Any = ()
+) -> Mixture:
+    """The cheapest mixture of the columns (costs (n,), rows (m, n)) within the relaxed limits, or least outside.
+
+    `opposites` are pairs of rows that bound the same quantity from both sides; at most one of a pair has a price.
+    """
     m, n = rows.shape
     if m == 0:
         j = int(costs.argmin())
@@ -57,7 +63,31 @@ def best_mixture(costs: Array, rows: Array, relaxation: Array, cap: float = CAP,
     weights = np.maximum(x[2 * m :], 0.0)
     weights /= weights.sum()
     excess = float(np.maximum(rows @ weights - relaxation, 0.0).sum())
-    return Mixture(weights, np.maximum(-y[:m], 0.0), float(cost @ x), excess, basis)
+    prices = _netted(np.maximum(-y[:m], 0.0), cost, matrix, basis, opposites)
+    return Mixture(weights, prices, float(cost @ x), excess, basis)
+
+
+def _netted(prices: Array, cost: Array, matrix: Array, basis: Any, opposites: Any) -> Array:
+    """Prices of which none is positive for both rows of a pair.
+
+    Where both are, the excess of one of the rows is in the basis, and its price `cap` hides the digits of their
+    difference. The slack of the row with the smaller price takes its place, which is as good a basis.
+    """
+    m = len(prices)
+    both = [pair for pair in opposites if prices[pair].min() > 0.0]
+    if not both:
+        return prices
+    weaker = [int(pair[prices[pair].argmin()]) for pair in both]
+    if basis is not None:
+        swapped = np.array(basis)
+        for (i, k), slack in zip(both, weaker, strict=True):
+            swapped[np.isin(swapped, (m + i, m + k))] = slack
+        with contextlib.suppress(np.linalg.LinAlgError):
+            prices = np.maximum(-np.linalg.solve(matrix[:, swapped].T, cost[swapped])[:m], 0.0)
+    net = prices.copy()
+    for pair in both:
+        net[pair] -= prices[pair].min()
+    return net
 
 
 def _best_column(costs: Array, rows: Array, relaxation: Array, cap: float) -> Mixture:

@@ -81,7 +81,7 @@ class Oracle:
         self.cmdp = cmdp
         self.stop = stop
         self.choice = choice
-        self.accuracy = np.zeros(cmdp.num_constraints + 1) + accuracy
+        self.accuracy = np.zeros(cmdp.num_rows + 1) + accuracy
         self.plan = Plan()
         self.system: PolicySystem | None = None  # of the last policy
         self.state_values: Array | None = None  # (S, m + 1) V_0..V_m of the last policy

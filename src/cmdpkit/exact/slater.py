@@ -53,7 +53,7 @@ def slater_margin(cmdp: CMDP, tol: float = 1e-9) -> float:
         1.525027
     """
     check_model(cmdp)
-    if not cmdp.num_constraints:
+    if not cmdp.num_rows:
         return float("inf")
     if cmdp.lowering is not None:
         cmdp = cmdp.lowering.model
@@ -68,7 +68,7 @@ def least_miss(cmdp: CMDP, tol: float = 1e-9, stop: Stop = never) -> LeastMiss:
     if cmdp.is_extreme:
         with np.errstate(all="ignore"):
             return _in_common_units(cmdp, tol, stop)
-    m, size = cmdp.num_constraints, _size(cmdp)
+    m, size = cmdp.num_rows, _size(cmdp)
     best = LeastMiss(-size, size, TabularPolicy.over(cmdp.pairs, cmdp.pairs.uniform()), np.full(m, 1.0 / m))
     low, high = -1.1 * size, 1.1 * size
     for _ in range(ROUNDS):

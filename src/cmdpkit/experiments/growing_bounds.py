@@ -34,7 +34,7 @@ def measured(cmdp: CMDP, steps: int, tol: float = 1e-11) -> Iterator[tuple[float
     learner = ExactLearner(cmdp, TabularPolicy.uniform(cmdp.states, cmdp.actions), floor=LOWEST_LOG_PROBABILITY)
     view = learner.look()
     M = view.dual_step(1.0) * view.known_scales[0]  # M = η′/step
-    lam, before = np.zeros(cmdp.num_constraints), learner.policy.log_probabilities
+    lam, before = np.zeros(cmdp.num_rows), learner.policy.log_probabilities
     # log|A|/(1 − γ) + ½ ‖λ* − λ_0‖²_* + Σ e_k (1 + ‖λ* − λ_{k+1}‖_*)
     spent = np.log(cmdp.actions) / (1.0 - cmdp.gamma) + 0.5 * _norm(star, M) ** 2
     for iterate in islice(primal_dual(learner, GrowingPMDPD()), steps):

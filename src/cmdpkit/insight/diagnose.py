@@ -97,7 +97,7 @@ def diagnose(cmdp: CMDP, units: Any = None, *, tol: float = 1e-6, time_limit: fl
     """Say why no policy meets the limits of a model and what would help, or how much room the limits leave.
 
     Args:
-        cmdp: the model.
+        cmdp: the model. The two ends of `Equal` and `Between` are diagnosed apart, as "power <=" and "power >=".
         units: in which misses are compared: a number per limit, by name, such as {"power": 0.1, "delay": 5.0} (others
             count in their own units); "relative" for max(1, |limit|). By default all count in their own units.
         tol: accuracy.
@@ -111,6 +111,7 @@ def diagnose(cmdp: CMDP, units: Any = None, *, tol: float = 1e-6, time_limit: fl
         (('utility',), 4.525)
     """
     check_model(cmdp)
+    cmdp = cmdp.one_sided
     check_nonnegative(tol, "tol")
     if time_limit is not None:
         check_nonnegative(time_limit, "time_limit")
@@ -188,7 +189,7 @@ def _least(cmdp: CMDP, units: Array, result: Result, stop: Any) -> LeastMiss:
         return LeastMiss(-np.inf, -np.inf, result.policy, np.zeros(0))
     scaled = [
         replace(c, values=freeze(np.asarray(c.values) / unit), limit=c.limit / float(unit))
-        for c, unit in zip(cmdp.constraints, units, strict=True)
+        for c, unit in zip(cmdp.rows, units, strict=True)
     ]
     try:
         with until(stop):

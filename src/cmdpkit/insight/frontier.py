@@ -212,7 +212,8 @@ def frontier(
 
     Args:
         cmdp: the model. All other limits stay as they are.
-        limit: the name of the limit to vary, or two names for a surface.
+        limit: the name of the limit to vary, or two names for a surface. The two ends of `Equal` and `Between` vary
+            apart, as "power <=" and "power >=".
         limits: values at which the optimum is wanted; two lists of values for a surface. By default the range is found:
             from the tightest value that can be met to where the limit stops binding, refined until the bounds are
             within `tol` everywhere in it. Values that cannot be met are marked, and the proof is kept.
@@ -229,6 +230,7 @@ def frontier(
         4.525
     """
     check_model(cmdp)
+    cmdp = cmdp.one_sided
     names = (limit,) if isinstance(limit, str) else tuple(limit)
     axes = _axes(cmdp, names)
     check_nonnegative(tol, "tol")

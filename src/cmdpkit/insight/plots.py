@@ -50,7 +50,7 @@ def _mark_infeasible(axes: Any, found: Frontier, limits: Any) -> None:
 
 
 def _constraint(found: Frontier) -> Any:
-    return found.model.constraints[found.model.names.index(found.name)]
+    return found.model.rows[found.model.names.index(found.name)]
 
 
 def plot_surface(found: Surface, path: PathLike) -> None:

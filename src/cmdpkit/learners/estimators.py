@@ -121,7 +121,7 @@ class Pooled:
         self.simulator, self.rollouts, self.starts, self.meter = simulator, rollouts, starts, meter
         pairs = simulator.pairs.count
         self.counts: Any = sp.csr_array((pairs, simulator.states))
-        self.sums = np.zeros((simulator.num_constraints + 1, pairs))
+        self.sums = np.zeros((simulator.num_rows + 1, pairs))
         self.first = np.zeros(simulator.states)
         self.drawn = 0  # transitions from each pair
 

@@ -62,7 +62,7 @@ def cost_bounds(simulator: Simulator) -> tuple[Array, Array]:
 
 def theorem_3(simulator: Simulator, sampling: Sampling, slater: float | None) -> Theorem3:
     """Theorem 3 for a simulator; raises an error if its assumptions do not hold."""
-    check_alpha(simulator.num_constraints, simulator.gamma, sampling.schedule == "paper")
+    check_alpha(simulator.num_rows, simulator.gamma, sampling.schedule == "paper")
     if simulator.bounds is None:
         raise ValueError("schedule='theory' needs Simulator(..., bounds=...), the range of the quantities of one step")
     if slater is None:
@@ -73,11 +73,11 @@ def theorem_3(simulator: Simulator, sampling: Sampling, slater: float | None) ->
     largest = np.maximum(np.abs(low), np.abs(high))
     if largest.max() > 1.0 + 1e-12:
         i = int(largest.argmax())
-        what = "the objective" if i == 0 else f"constraint {simulator.names[i - 1]!r} less its limit per step"
+        what = "the objective" if i == 0 else f"constraint {simulator.rows[i - 1].name!r} less its limit per step"
         raise ValueError(
             f"the theorem needs costs of size at most 1, but {what} reaches {largest[i]:.6g}; divide it by that number"
         )
-    sizes = (simulator.gamma, simulator.num_constraints, simulator.states, simulator.actions)
+    sizes = (simulator.gamma, simulator.num_rows, simulator.states, simulator.actions)
     assert sampling.epsilon is not None
     printed = sampling.schedule == "paper"
     return Theorem3(*sizes, sampling.epsilon, 1.0 - sampling.confidence, slater, printed=printed)

@@ -1,7 +1,7 @@
 """Models: states, actions, transitions, an objective and limits."""
 
 from cmdpkit.model.cmdp import CMDP, check_model
-from cmdpkit.model.limits import AtLeast, AtMost, Limit, check_limits
+from cmdpkit.model.limits import AtLeast, AtMost, Between, Equal, Limit, OneSided, check_limits
 from cmdpkit.model.pairs import Label, Pairs, check_available, check_labels
 from cmdpkit.model.problem import Problem
 
@@ -9,8 +9,11 @@ __all__ = [
     "CMDP",
     "AtLeast",
     "AtMost",
+    "Between",
+    "Equal",
     "Label",
     "Limit",
+    "OneSided",
     "Pairs",
     "Problem",
     "check_available",

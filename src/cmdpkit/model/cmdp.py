@@ -6,7 +6,7 @@ convention, that of the paper (eq. cmdp):
     minimise V_0(π)  subject to  V_i(π) ≤ 0,  i = 1..m
 
 with V_0 = V_cost (or −V_reward), and V_i = value − limit for `AtMost`, limit − value for `AtLeast`, all in the
-user's units.
+user's units. `Equal` and `Between` are one of each.
 """
 
 from __future__ import annotations
@@ -38,10 +38,13 @@ from cmdpkit.checks import (
 )
 from cmdpkit.files import PathLike, load_arrays, save_arrays
 from cmdpkit.model.absorbing import until_absorbed
-from cmdpkit.model.limits import AtLeast, AtMost, Limit, check_limits, check_new_limits
+from cmdpkit.model.limits import AtLeast, AtMost, Between, Equal, Limit, check_limits, check_new_limits
 from cmdpkit.model.pairs import Label, Pairs, check_available, check_labels, check_table, initial_state
 from cmdpkit.model.problem import Problem
 from cmdpkit.model.stages import forward_blocks, over_stages
+
+NewLimit = float | tuple[float, float] | None
+"""What `with_limits` takes for a limit: a number, (low, high), or None to remove it."""
 
 LARGEST_RATIO = 1e70
 """Costs larger than this, or smaller than its inverse, are balanced before they are solved for."""
@@ -66,7 +69,7 @@ class CMDP(Problem):
         reward: (S, A) array whose discounted sum is maximised; or
         cost: (S, A) array whose discounted sum is minimised. Give exactly one of the two. Also (S,), the same for all
             actions; (S, A, S), which may depend on the next state; or (N,), one number per available pair.
-        constraints: any number of `AtMost` and `AtLeast`, with values of the same shapes.
+        constraints: any number of `AtMost`, `AtLeast`, `Equal` and `Between`, with values of the same shapes.
         gamma: the discount factor, in [0, 1); or 1 for totals until the process ends, which every policy must reach: a
             set of states that are never left and cost nothing.
         horizon: T, for totals over T steps (discounted if gamma is given). The policy then has a table for each step.
@@ -75,6 +78,9 @@ class CMDP(Problem):
         available: (S, A) booleans, or a scipy.sparse (S, A) matrix whose stored entries are the available pairs. What
             the other arrays hold at a missing pair does not matter. All are available by default.
         state_labels, action_labels: what states and actions are called: strings, tuples, anything hashable.
+        objective_name: what the objective is called in reports and files.
+        objective_per_step: state the objective per step, as (1 − γ) times its discounted sum. The optimal policies are
+            the same; objective, bound and shadow prices are multiplied by 1 − γ, and `tol` is relative to them.
         action_axis: which axis of a three-dimensional array counts the actions: 1 for (S, A, S), the default, or 0 for
             (A, S, S). An array of shape (S, S, S) is read as (S, A, S) with a warning if this is not given.
 
@@ -104,6 +110,8 @@ class CMDP(Problem):
         available: Any = None,
         state_labels: Iterable[Label] | None = None,
         action_labels: Iterable[Label] | None = None,
+        objective_name: str | None = None,
+        objective_per_step: bool = False,
         action_axis: int | None = None,
     ) -> None:
         kind, table = _one_objective(reward, cost)
@@ -117,6 +125,9 @@ class CMDP(Problem):
         self.objective: PairTable = check_table(table, self.pairs, self.transitions, kind)
         self.constraints = _check_constraints(constraints, self.pairs, self.transitions, self.criterion)
         self.initial: StateArray = check_initial(initial_state(initial, self.pairs), self.states)
+        self._set_objective(objective_name, objective_per_step)
+        if self.objective_per_step and self.criterion != "discounted":
+            raise ValueError(f"objective_per_step=True is for discounted sums; the criterion is the {self.value_name}")
         self._set_units()
         self._set_costs()
         self.lowering = self._lowered()
@@ -124,11 +135,11 @@ class CMDP(Problem):
         self._frozen = True
 
     def _set_costs(self) -> None:
-        # Internal sign convention: costs (m + 1, N) with V_i = ⟨costs_i⟩ − offset_i
-        tables = np.stack([self.objective, *(np.asarray(c.values) for c in self.constraints)])
-        self.costs: CostTable = freeze(self.units[:, None] * tables.reshape(self.num_constraints + 1, -1))
+        # Internal sign convention: costs (rows + 1, N) with V_i = ⟨costs_i⟩ − offset_i
+        tables = np.stack([self.objective, *(np.asarray(c.values) for c in self.rows)])
+        self.costs: CostTable = freeze(self.units[:, None] * tables.reshape(self.num_rows + 1, -1))
         self.cost_sizes: CostArray = freeze(np.maximum(self.costs.max(axis=1), -self.costs.min(axis=1)))  # max |c_i|
-        # max − min of each of the m + 1 costs over all (s, a): how much a single step can matter
+        # max − min of each of these costs over all (s, a): how much a single step can matter
         self.spans: CostArray = freeze(np.ptp(self.costs, axis=1))
 
     entry_error: ClassVar[int] = 0
@@ -147,6 +158,7 @@ class CMDP(Problem):
             scaled.transitions,
             constraints=[replace(c, values=scaled.table(np.asarray(c.values))) for c in self.constraints],
             gamma=scaled.beta,
+            objective_name=self.objective_name,
             initial=scaled.initial,
             available=None if scaled.pairs.is_full else scaled.pairs.sparse_mask,
             **settings,
@@ -196,7 +208,7 @@ class CMDP(Problem):
 
     @property
     def fine_scales(self) -> CostArray:
-        """(m + 1,) what `tol` is relative to in solvers: as the user's definition, but no coarser than the costs.
+        """(rows + 1,) what `tol` is relative to in solvers: as the user's definition, but no coarser than the costs.
 
         Costs of size 1e-6 would otherwise be solved only to the absolute accuracy `tol`.
         """
@@ -208,12 +220,12 @@ class CMDP(Problem):
 
     # -- the same model with other limits or another objective ---------------------------------------------------
 
-    def with_limits(self, limits: Mapping[str, float | None] | None = None, /, **named: float | None) -> CMDP:
+    def with_limits(self, limits: Mapping[str, NewLimit] | None = None, /, **named: NewLimit) -> CMDP:
         """The same model with other limits, by name; None removes a limit. Nothing is copied or validated again.
 
         Args:
             limits: a mapping from names to limits, for names that are no Python identifiers.
-            **named: limits by name.
+            **named: limits by name: a number, or (low, high) for `Between`.
 
         Example:
             >>> import cmdpkit as ck
@@ -223,8 +235,8 @@ class CMDP(Problem):
             4.515866
         """
         wanted = check_new_limits(limits, named, self.names)
-        new = [(c, wanted.get(str(c.name), c.limit)) for c in self.constraints]
-        return self._derived([replace(c, limit=limit) for c, limit in new if limit is not None])
+        new = [c.moved(wanted[str(c.name)]) if c.name in wanted else c for c in self.constraints]
+        return self._derived([c for c in new if c is not None])
 
     def with_objective(self, *, reward: ArrayLike | str | None = None, cost: ArrayLike | str | None = None) -> CMDP:
         """The same model with another objective; the transitions and all limits are shared.
@@ -240,7 +252,8 @@ class CMDP(Problem):
             4.525027
         """
         kind, table = _one_objective(reward, cost)
-        return self._derived(self.constraints, self._table(table, kind), kind == "reward")
+        name = table if isinstance(table, str) else None
+        return self._derived(self.constraints, self._table(table, kind), kind == "reward", objective_name=name)
 
     def _table(self, table: Any, kind: str) -> PairTable:
         """A table as given, or that of the constraint with this name."""
@@ -252,21 +265,27 @@ class CMDP(Problem):
         return np.asarray(self.constraints[self.names.index(table)].values)
 
     def _derived(
-        self, constraints: Iterable[Limit], objective: PairTable | None = None, maximise: bool | None = None
+        self,
+        constraints: Iterable[Limit],
+        objective: PairTable | None = None,
+        maximise: bool | None = None,
+        **others: Any,
     ) -> CMDP:
-        """The model with other, validated limits and objective. Transitions and tables that stay are shared."""
+        """The model with other, validated limits, objective and attributes. Whatever stays is shared."""
         model = object.__new__(type(self))
         model.__dict__.update({name: value for name, value in self.__dict__.items() if name != "_frozen"})
         model.constraints = tuple(constraints)
         if objective is not None:
             model.objective = objective
             model.maximise = self.maximise if maximise is None else maximise
+        for name, value in others.items():
+            setattr(model, name, value)
         model._set_units()
-        kept = [(id(c.values), c.sign, c.per_step) for c in model.constraints]
-        if objective is not None or kept != [(id(c.values), c.sign, c.per_step) for c in self.constraints]:
+        kept = [(id(c.values), c.sign, c.per_step) for c in model.rows]
+        if objective is not None or kept != [(id(c.values), c.sign, c.per_step) for c in self.rows]:
             model._set_costs()
         if self.lowering is not None:
-            shared = None if objective is not None else self._lowering_of(model.constraints)
+            shared = None if objective is not None or others else self._lowering_of(model.constraints)
             model.lowering = shared or model._lowered()
         model._check_range()
         model._frozen = True
@@ -282,10 +301,26 @@ class CMDP(Problem):
         return Lowering(model._derived([replace(c, values=scaled[id(c.values)]) for c in constraints]), sizes)
 
     def tightened(self, margin: float | ConstraintArray) -> CMDP:
-        """The model of eq. cmdp_zero: every limit moved inwards by `margin`, one number or one per constraint."""
-        margins = np.broadcast_to(np.asarray(margin, dtype=float), (self.num_constraints,))
-        moved = self.limits - self.signs * margins
-        return self.with_limits(dict(zip(self.names, moved.tolist(), strict=True)))
+        """The model of eq. cmdp_zero: every row moved inwards by `margin`, one number or one per row."""
+        margins = np.broadcast_to(np.asarray(margin, dtype=float), (self.num_rows,))
+        single, moved = self.one_sided, self.limits - self.signs * margins
+        return single._derived(
+            [replace(row, limit=float(limit)) for row, limit in zip(single.rows, moved, strict=True)]
+        )
+
+    def started_in(self, state: int) -> CMDP:
+        """The same model with one initial state."""
+        return self._derived(self.constraints, initial=check_initial(state, self.states))
+
+    @property
+    def one_sided(self) -> CMDP:
+        """The same model with every row as a constraint: `Equal` and `Between` become two, named with their sense."""
+        if self.num_rows == self.num_constraints:
+            return self
+        sides = [(row, self.constraints[i]) for row, i in zip(self.rows, self.owners, strict=True)]
+        return self._derived(
+            [row if row is stated else replace(row, name=f"{row.name} {row.symbol}") for row, stated in sides]
+        )
 
     @property
     def is_extreme(self) -> bool:
@@ -294,21 +329,22 @@ class CMDP(Problem):
         return bool(sizes.size and (sizes.min() < 1.0 / LARGEST_RATIO or sizes.max() > LARGEST_RATIO))
 
     def balanced(self) -> tuple[CMDP, Any]:
-        """The same model with every cost divided by a power of two near its size, and those powers (m + 1,).
+        """The same model with every cost divided by a power of two near its size, and those powers (rows + 1,).
 
-        Policies are the same, values are divided exactly. A cost and its limit share the power.
+        Policies are the same, values are divided exactly. A cost and its limits share the power.
         """
         tables = [self.objective, *(np.asarray(c.values) for c in self.constraints)]
         sizes = np.array([np.abs(table).max() for table in tables])
         # A limit may be larger than its cost, but not by so much that quotients overflow
-        sizes[1:] = np.maximum(sizes[1:], np.abs(self.limits) / LARGEST_RATIO)
+        limits = [max(abs(row.limit) for row in c.sides()) for c in self.constraints]
+        sizes[1:] = np.maximum(sizes[1:], np.array(limits) / LARGEST_RATIO)
         exponents = np.where(sizes > 0.0, np.frexp(np.where(sizes > 0.0, sizes, 1.0))[1], 0)
         even = [freeze(np.ldexp(table, -exponent)) for table, exponent in zip(tables, exponents, strict=True)]
-        limits = [
-            replace(c, values=table, limit=float(np.ldexp(c.limit, -exponent)))
+        scaled = [
+            c.scaled(table, -int(exponent))
             for c, table, exponent in zip(self.constraints, even[1:], exponents[1:], strict=True)
         ]
-        return self._derived(limits, even[0]), exponents
+        return self._derived(scaled, even[0]), np.append(exponents[0], exponents[1:][self.owners])
 
     # -- ways in ------------------------------------------------------------------------------------------------
 
@@ -439,7 +475,8 @@ class CMDP(Problem):
         Args:
             function: called with (state, action); returns a list of outcomes (probability, next state, reward, costs).
                 States are anything hashable. Costs are a tuple in the order of the limits or a dict by name, and may be
-                left out without limits. Outcomes with the same next state are added.
+                left out without limits. Outcomes with the same next state are added, those with probability zero are
+                left out.
             initial: the initial state, or {state: probability}.
             actions: the list of all actions, or a function that returns those available in a state.
             available: for vectorised functions: called with an array of n states, returns (n, A) booleans.
@@ -661,20 +698,20 @@ class CMDP(Problem):
 
     def save(self, path: PathLike) -> None:
         """Write the model to an `.npz` file, atomically and without pickle."""
-        named = self.pairs.arrays()
+        named, more = self.pairs.arrays(), self._extras()
         arrays: dict[str, Any] = {
-            "version": np.array(3 if self.horizon is not None else 2 if named else 1),
+            "version": np.array(3 if more else 2 if named else 1),
             "gamma": np.array(self.gamma),
             "initial": self.initial,
             "maximise": np.array(self.maximise),
             "objective": self.objective,
             "values": np.array([c.values for c in self.constraints]).reshape(-1, *self.pairs.shape),
-            "limits": self.limits,
-            "at_least": self.signs < 0,
+            "limits": self.stated(self.limits),
+            "at_least": self.stated(self.signs) < 0,
             "per_step": np.array([c.per_step for c in self.constraints], dtype=bool),
             "names": np.array(self.names, dtype=str),
             **named,
-            **({} if self.horizon is None else {"horizon": np.array(self.horizon)}),
+            **more,
         }
         if sp.issparse(self.transitions):
             matrix = self.transitions
@@ -682,6 +719,21 @@ class CMDP(Problem):
         else:
             arrays["transitions"] = self.transitions
         save_arrays(path, "cmdpkit model", arrays)
+
+    def _extras(self) -> dict[str, Any]:
+        """For files: what models had not at first."""
+        extras: dict[str, Any] = {}
+        if self.horizon is not None:
+            extras["horizon"] = np.array(self.horizon)
+        if self.objective_name is not None:
+            extras["objective_name"] = np.array(self.objective_name)
+        if self.objective_per_step:
+            extras["objective_per_step"] = np.array(True)
+        if self.num_rows > self.num_constraints:
+            # The least value allowed where it is not what `at_least` says; `limits` are then the largest ones.
+            lows = [c.ends[0] if isinstance(c, (Equal, Between)) else np.nan for c in self.constraints]
+            extras["lows"] = np.array(lows)
+        return extras
 
     @classmethod
     def load(cls, path: PathLike) -> CMDP:
@@ -710,11 +762,9 @@ class CMDP(Problem):
             parts = (arrays["data"], arrays["indices"], arrays["indptr"])
             transitions = sp.csr_array(parts, shape=(pairs.count, states))
             transitions.check_format(full_check=True)
-        columns = ("values", "limits", "names", "at_least", "per_step")
-        constraints = [
-            (AtLeast if at_least else AtMost)(values, float(limit), name=str(name), per_step=bool(per_step))
-            for values, limit, name, at_least, per_step in zip(*(arrays[c] for c in columns), strict=True)
-        ]
+        columns = [arrays[name] for name in ("values", "limits", "names", "at_least", "per_step")]
+        lows = arrays.get("lows", np.full(len(arrays["limits"]), np.nan))
+        constraints = [_limit_from(*row) for row in zip(lows, *columns, strict=True)]
         kind = "reward" if arrays["maximise"] else "cost"
         return cls(
             transitions,
@@ -725,9 +775,19 @@ class CMDP(Problem):
             available=None if pairs.is_full else pairs.sparse_mask,
             state_labels=pairs.state_labels,
             action_labels=pairs.action_labels,
+            objective_name=str(arrays["objective_name"]) if "objective_name" in arrays else None,
+            objective_per_step=bool(arrays.get("objective_per_step", False)),
             action_axis=1,
             **{kind: objective},
         )
+
+
+def _limit_from(low: Any, values: Any, limit: Any, name: Any, at_least: Any, per_step: Any) -> Limit:
+    """A limit as `CMDP.save` writes it."""
+    rest: dict[str, Any] = {"name": str(name), "per_step": bool(per_step)}
+    if np.isnan(low):
+        return (AtLeast if at_least else AtMost)(values, float(limit), **rest)
+    return Equal(values, float(limit), **rest) if low == limit else Between(values, float(low), float(limit), **rest)
 
 
 def _one_objective(reward: Any, cost: Any) -> tuple[str, Any]:

@@ -173,6 +173,8 @@ def _explore(
             before = len(following)
             for outcome in function(state, action):
                 try:
+                    if outcome[0] == 0.0:  # it leads nowhere, and must not add a state
+                        continue
                     next_state = outcome[1]
                     n = index.get(next_state)
                     numbers += (outcome[0], outcome[2])
@@ -462,6 +464,9 @@ def _call(
     numbers = [
         _number_column(c, row.size, name) for c, name in zip(columns, ["probability", "reward", *names], strict=True)
     ]
+    if not numbers[0].all():  # outcomes with probability zero lead nowhere, and must not add states
+        happens = numbers[0] != 0.0
+        row, following, numbers = row[happens], following[happens], [column[happens] for column in numbers]
     codes = numbering.codes(following.astype(np.int64, copy=False))
     # Half the memory of 64 bits, which is what joining millions of outcomes takes
     short = [column.astype(np.int32) for column in (at[row] + offset, chosen[row], codes)]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,18 +15,88 @@ from cmdpkit.checks import check_number
 
 @dataclass(frozen=True, eq=False)
 class Limit:
-    """A limit on the expected discounted sum of `values` (S, A); see `AtMost` and `AtLeast`."""
+    """A limit on the expected discounted sum of `values` (S, A): `AtMost`, `AtLeast`, `Equal` or `Between`.
+
+    With `per_step=True` it bounds (1 − γ) times that sum: the average per step, weighted by the discount.
+    """
 
     values: ArrayLike | None  # None only for a simulator, which computes them itself
+
+    if TYPE_CHECKING:  # fields of all of them, after the numbers of the limit
+
+        @property
+        def name(self) -> str | None: ...
+        @property
+        def per_step(self) -> bool: ...
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The least and the largest value allowed, −∞ or ∞ where there is none."""
+        raise NotImplementedError
+
+    @property
+    def symbol(self) -> str:
+        """The sense, as shown in tables."""
+        raise NotImplementedError
+
+    @property
+    def bound(self) -> float | list[float]:
+        """The number that was stated, or the two of `Between`, as plain data."""
+        raise NotImplementedError
+
+    def sides(self) -> tuple[OneSided, ...]:
+        """The one-sided limits that say the same: solvers know no others."""
+        raise NotImplementedError
+
+    def scaled(self, values: ArrayLike, exponent: int) -> Limit:
+        """The limit times 2^exponent, on a table that was multiplied by as much."""
+        raise NotImplementedError
+
+    def moved(self, limit: Any) -> Limit | None:
+        """The same with another limit: a number, or (low, high) for `Between`; None for None."""
+        if limit is None:
+            return None
+        if not isinstance(self, Between):
+            if isinstance(limit, (tuple, list)):
+                raise ValueError(f"the limit of constraint {self.name!r} is one number, not {limit!r}")
+            number: dict[str, Any] = {"limit": limit}
+            return check_limits([replace(self, **number)])[0]
+        if not isinstance(limit, (tuple, list)) or len(limit) != 2:
+            raise ValueError(f"the limit of constraint {self.name!r} is (low, high), not {limit!r}")
+        return check_limits([replace(self, low=limit[0], high=limit[1])])[0]
+
+    def slack(self, value: float) -> float:
+        """The distance of a value from the nearer end; negative where it lies outside."""
+        low, high = self.ends
+        return min(high - value, value - low)
+
+    def __str__(self) -> str:
+        bound = self.bound
+        return f"{self.symbol} {bound:.6g}" if isinstance(bound, float) else f"{bound[0]:.6g} to {bound[1]:.6g}"
+
+
+@dataclass(frozen=True, eq=False)
+class OneSided(Limit):
+    """Base of `AtMost` and `AtLeast`."""
+
     limit: float
     name: str | None = None
     per_step: bool = False
 
     sign: ClassVar[float]  # +1 where more is worse, −1 where less is worse
-    symbol: ClassVar[str]
+
+    @property
+    def bound(self) -> float:
+        return self.limit
+
+    def sides(self) -> tuple[OneSided, ...]:
+        return (self,)
+
+    def scaled(self, values: ArrayLike, exponent: int) -> OneSided:
+        return replace(self, values=values, limit=math.ldexp(self.limit, exponent))
 
 
-class AtMost(Limit):
+class AtMost(OneSided):
     """The expected discounted sum of `values` must not exceed `limit`.
 
     With `per_step=True` the limit bounds (1 − γ) times that sum: the average per step, weighted by the discount.
@@ -34,12 +105,85 @@ class AtMost(Limit):
     sign = 1.0
     symbol = "<="
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        return -math.inf, self.limit
 
-class AtLeast(Limit):
+
+class AtLeast(OneSided):
     """The expected discounted sum of `values` must reach `limit`. See `AtMost` for `per_step`."""
 
     sign = -1.0
     symbol = ">="
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        return self.limit, math.inf
+
+
+@dataclass(frozen=True, eq=False)
+class Equal(Limit):
+    """The expected discounted sum of `values` must equal `limit`, to `tol`. See `AtMost` for `per_step`.
+
+    Its shadow price is positive where the optimum would rather have more, negative where it would rather have less.
+    """
+
+    limit: float
+    name: str | None = None
+    per_step: bool = False
+
+    symbol = "=="
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        return self.limit, self.limit
+
+    @property
+    def bound(self) -> float:
+        return self.limit
+
+    def sides(self) -> tuple[OneSided, ...]:
+        return _both_sides(self)
+
+    def scaled(self, values: ArrayLike, exponent: int) -> Equal:
+        return replace(self, values=values, limit=math.ldexp(self.limit, exponent))
+
+
+@dataclass(frozen=True, eq=False)
+class Between(Limit):
+    """The expected discounted sum of `values` must lie between `low` and `high`. See `AtMost` for `per_step`.
+
+    Its shadow price is positive where `high` binds, negative where `low` does.
+    """
+
+    low: float
+    high: float
+    name: str | None = None
+    per_step: bool = False
+
+    symbol = "between"
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        return self.low, self.high
+
+    @property
+    def bound(self) -> list[float]:
+        return [self.low, self.high]
+
+    def sides(self) -> tuple[OneSided, ...]:
+        return _both_sides(self)
+
+    def scaled(self, values: ArrayLike, exponent: int) -> Limit:
+        low, high = (math.ldexp(end, exponent) for end in self.ends)
+        if low == high:  # both are so small that they are the same there
+            return Equal(values, low, self.name, self.per_step)
+        return replace(self, values=values, low=low, high=high)
+
+
+def _both_sides(limit: Limit) -> tuple[OneSided, ...]:
+    low, high = limit.ends
+    return tuple(side(limit.values, end, limit.name, limit.per_step) for side, end in ((AtMost, high), (AtLeast, low)))
 
 
 def check_limits(constraints: Any) -> tuple[Limit, ...]:
@@ -48,15 +192,16 @@ def check_limits(constraints: Any) -> tuple[Limit, ...]:
         raise TypeError(f"constraints must be a list: constraints=[AtMost(...)], not {type(constraints).__name__}")
     checked: list[Limit] = []
     for i, constraint in enumerate(constraints):
-        if not isinstance(constraint, (AtMost, AtLeast)):
-            raise TypeError(f"constraint {i} is a {type(constraint).__name__}; use cmdpkit.AtMost or cmdpkit.AtLeast")
+        if not isinstance(constraint, (AtMost, AtLeast, Equal, Between)):
+            what = f"constraint {i} is a {type(constraint).__name__}"
+            raise TypeError(f"{what}; use cmdpkit.AtMost, AtLeast, Equal or Between")
         name = constraint.name if constraint.name is not None else f"constraint {i + 1}"
         if not isinstance(name, str) or not name or "\0" in name:
             raise TypeError(f"the name of constraint {i} must be a non-empty string, not {name!r}")
         if not isinstance(constraint.per_step, (bool, np.bool_)):
             raise TypeError(f"per_step of constraint {name!r} must be True or False, not {constraint.per_step!r}")
-        limit = check_number(constraint.limit, f"the limit of constraint {name!r}")
-        checked.append(type(constraint)(constraint.values, limit, name, bool(constraint.per_step)))
+        numbers: dict[str, Any] = _numbers(constraint, name)
+        checked.append(replace(constraint, name=name, per_step=bool(constraint.per_step), **numbers))
     names = [c.name for c in checked]
     twice = sorted({str(n) for n in names if names.count(n) > 1})
     if twice:
@@ -64,8 +209,20 @@ def check_limits(constraints: Any) -> tuple[Limit, ...]:
     return tuple(checked)
 
 
-def check_new_limits(limits: Any, named: Mapping[str, Any], known: list[str]) -> dict[str, float | None]:
-    """New limits by name, from a mapping and from keywords; None removes a limit."""
+def _numbers(constraint: AtMost | AtLeast | Equal | Between, name: str) -> dict[str, float]:
+    """The numbers of a limit, checked."""
+    if not isinstance(constraint, Between):
+        return {"limit": check_number(constraint.limit, f"the limit of constraint {name!r}")}
+    low, high = (check_number(getattr(constraint, end), f"{end} of constraint {name!r}") for end in ("low", "high"))
+    if low == high:
+        raise ValueError(f"low and high of constraint {name!r} are both {low:g}; use cmdpkit.Equal(values, {low:g})")
+    if low > high:
+        raise ValueError(f"low of constraint {name!r} is {low:g}, above high, {high:g}; exchange them")
+    return {"low": low, "high": high}
+
+
+def check_new_limits(limits: Any, named: Mapping[str, Any], known: list[str]) -> dict[str, Any]:
+    """New limits by name, from a mapping and from keywords, of constraints that exist."""
     if limits is not None and not isinstance(limits, Mapping):
         raise TypeError(f"limits must be a mapping from names to numbers, not {type(limits).__name__}")
     twice = [name for name in limits or () if name in named]
@@ -76,7 +233,4 @@ def check_new_limits(limits: Any, named: Mapping[str, Any], known: list[str]) ->
     if unknown:
         names = ", ".join(map(repr, known)) or "none"
         raise ValueError(f"there is no constraint {unknown[0]!r}; the model has {names}")
-    return {
-        name: None if value is None else check_number(value, f"the limit of constraint {name!r}")
-        for name, value in wanted.items()
-    }
+    return wanted

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from cmdpkit.checks import Array, ConstraintArray, CostArray, freeze
-from cmdpkit.model.limits import Limit
+from cmdpkit.checks import Array, ConstraintArray, CostArray, check_multipliers, freeze, refreeze
+from cmdpkit.model.limits import Limit, OneSided
 from cmdpkit.model.pairs import Pairs
+from cmdpkit.tables import model_html
 
 
 class Problem:
     """What models and simulators have in common: sizes, the sense of the objective, and the limits.
 
-    `units` (m + 1,) convert the user's quantities to costs in the internal sign convention, c_i = units_i · quantity_i:
-    the sign of the objective or limit, times 1 − γ for a limit per step. V_i is measured relative to `offsets` (m,).
+    The limits as stated are `constraints` (m,). Inside, each is one row V_i ≤ 0, or two for `Equal` and `Between`:
+    `rows` are these one-sided limits, and `signs`, `limits`, `offsets` and `units` belong to them. `stated` and
+    `stated_prices` lead back from rows to the limits as stated, `row_prices` the other way.
+
+    `units` convert the user's quantities to costs in the internal sign convention, c_i = units_i · quantity_i: the
+    sign of the objective or limit, times 1 − γ for what is stated per step. V_i is measured relative to `offsets`.
     """
 
     states: int
@@ -24,6 +31,8 @@ class Problem:
     constraints: tuple[Limit, ...]
     criterion: str = "discounted"  # what values are: or "total", until the process ends; or "horizon", over T steps
     horizon: int | None = None  # T
+    objective_name: str | None = None
+    objective_per_step: bool = False
 
     @classmethod
     def described(
@@ -36,6 +45,8 @@ class Problem:
         constraints: tuple[Limit, ...],
         criterion: str = "discounted",
         horizon: int | None = None,
+        objective_name: str | None = None,
+        objective_per_step: bool = False,
     ) -> Problem:
         """A problem of which only sizes and limits are known."""
         problem = Problem()
@@ -43,22 +54,89 @@ class Problem:
         problem.criterion, problem.horizon = criterion, horizon
         problem.pairs = Pairs(states, actions)
         problem.maximise, problem.constraints = maximise, constraints
+        problem.objective_name, problem.objective_per_step = objective_name, objective_per_step
         problem._set_units()
         return problem
 
+    def _set_objective(self, name: Any, per_step: Any) -> None:
+        """Check and set what the objective is called, and whether it is stated per step."""
+        if name is not None and (not isinstance(name, str) or not name or "\0" in name):
+            raise TypeError(f"objective_name must be a non-empty string, not {name!r}")
+        if not isinstance(per_step, (bool, np.bool_)):
+            raise TypeError(f"objective_per_step must be True or False, not {per_step!r}")
+        self.objective_name, self.objective_per_step = name, bool(per_step)
+
     def _set_units(self) -> None:
-        self.num_constraints = len(self.constraints)
-        self.signs: ConstraintArray = freeze(np.array([c.sign for c in self.constraints], dtype=float))
-        self.limits: ConstraintArray = freeze(np.array([c.limit for c in self.constraints], dtype=float))
+        sides = [c.sides() for c in self.constraints]
+        self.rows: tuple[OneSided, ...] = tuple(side for pair in sides for side in pair)
+        self.num_rows = len(self.rows)
+        # Which constraint each row belongs to, and where the rows of each constraint begin
+        self.owners: Any = refreeze(np.repeat(np.arange(len(sides)), [len(pair) for pair in sides]))
+        self._first: Any = refreeze(np.searchsorted(self.owners, np.arange(len(sides))))
+        # The constraints that have two rows, and (k, 2) these rows, which bound the same quantity from both sides
+        self._both: Any = refreeze(np.array([i for i, pair in enumerate(sides) if len(pair) == 2], dtype=int))
+        self.opposites: Any = refreeze(self._first[self._both][:, None] + [0, 1])
+        self.signs: ConstraintArray = freeze(np.array([c.sign for c in self.rows], dtype=float))
+        self.limits: ConstraintArray = freeze(np.array([c.limit for c in self.rows], dtype=float))
         self.offsets: Array = freeze(self.signs * self.limits)
-        # A limit per step bounds (1 − γ) V; that factor is included in the cost.
-        per_step = [c.sign * (1.0 - self.gamma if c.per_step else 1.0) for c in self.constraints]
-        self.units: CostArray = freeze(np.array([self.sense, *per_step]))
+        # A quantity per step is (1 − γ) V; that factor is included in the cost.
+        share = 1.0 - self.gamma
+        per_step = [c.sign * (share if c.per_step else 1.0) for c in self.rows]
+        self.units: CostArray = freeze(np.array([self.sense * (share if self.objective_per_step else 1.0), *per_step]))
+
+    @property
+    def num_constraints(self) -> int:
+        """How many limits were stated."""
+        return len(self.constraints)
 
     @property
     def names(self) -> list[str]:
         """The constraints' names, in order."""
         return [str(c.name) for c in self.constraints]
+
+    def constraint_index(self, name: Any) -> int:
+        """The place of a constraint among all, by its name."""
+        if name not in self.names:
+            known = ", ".join(map(repr, self.names))
+            raise ValueError(
+                f"there is no constraint {name!r}; " + (f"the model has {known}" if known else "the model has none")
+            )
+        return self.names.index(name)
+
+    # -- from rows to the limits as stated, and back -------------------------------------------------------------
+
+    def stated(self, values: Any) -> Any:
+        """Of a quantity that both rows of a constraint share (..., rows), one entry per constraint (..., m)."""
+        return values if self.num_rows == self.num_constraints else values[..., self._first]
+
+    def stated_prices(self, prices: Array) -> Array:
+        """Prices of rows (..., rows) as prices of constraints (..., m): of two rows, the difference.
+
+        What is proved with the former is proved with the latter: taking t ≥ 0 off both prices of a row pair raises the
+        Lagrangian by t (high − low) ≥ 0.
+        """
+        if self.num_rows == self.num_constraints:
+            return prices
+        net = np.array(prices[..., self._first])
+        net[..., self._both] -= prices[..., self._first[self._both] + 1]
+        return net + 0.0
+
+    def row_prices(self, prices: Array) -> Any:
+        """Prices of constraints (m,) as prices of rows, none of which is negative."""
+        if self.num_rows == self.num_constraints:
+            return prices
+        rows = np.maximum(prices, 0.0)[self.owners]
+        rows[self._first[self._both] + 1] = np.maximum(-prices[self._both], 0.0)
+        return rows
+
+    def netted(self, prices: Array) -> Any:
+        """Prices of rows of which at most one of two is positive: what they prove, these prove too."""
+        return self.row_prices(self.stated_prices(prices))
+
+    def check_prices(self, prices: Any, name: str) -> Any:
+        """Multipliers that a user gave, one per constraint, as prices of rows."""
+        signed = np.isin(np.arange(self.num_constraints), self._both)
+        return self.row_prices(check_multipliers(prices, self.num_constraints, name, signed))
 
     @property
     def value_name(self) -> str:
@@ -76,17 +154,27 @@ class Problem:
     def user_objective(self, v_0: float) -> float:
         return self.sense * v_0 + 0.0  # + 0.0 turns −0.0 into 0.0
 
-    def user_constraint_values(self, v: ConstraintArray) -> ConstraintArray:
-        """Convert V_i (feasible: ≤ 0) to values that compare with the user's limits."""
-        return self.signs * (v + self.offsets)
+    def user_constraint_values(self, v: Array) -> Any:
+        """Convert V_i (..., rows) (feasible: ≤ 0) to values (..., m) that compare with the user's limits."""
+        return self.stated(self.signs * (v + self.offsets))
 
-    def violations(self, v: ConstraintArray) -> ConstraintArray:
-        return np.maximum(v, 0.0)
+    def violations(self, v: ConstraintArray) -> Any:
+        """By how much each constraint is missed, given V_i of the rows."""
+        excess = np.maximum(v, 0.0)
+        return excess if self.num_rows == self.num_constraints else np.maximum.reduceat(excess, self._first)
+
+    def misses(self, values: ConstraintArray) -> Any:
+        """By how much each constraint is missed, given the user's values."""
+        low, high = np.array([c.ends for c in self.constraints]).reshape(-1, 2).T
+        return np.maximum(np.maximum(values - high, low - values), 0.0)
 
     @property
     def tolerance_scales(self) -> ConstraintArray:
-        """A violation is measured relative to max(1, |limit|)."""
+        """A violation of a row is measured relative to max(1, |limit|)."""
         return np.maximum(1.0, np.abs(self.limits))
+
+    def _repr_html_(self) -> str:
+        return model_html(self)
 
     def __repr__(self) -> str:
         sizes = f"states={self.states}, actions={self.actions}"

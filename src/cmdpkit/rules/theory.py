@@ -225,12 +225,12 @@ def multiplier_norm_bound(xi: float, gamma: float) -> float:
 def theorem_1(cmdp: CMDP, macro_steps: int, eta_dual: float = 1.0, printed: bool = False) -> Theorem1:
     """Theorem 1 for a model, refused where the theorem does not hold."""
     check_bounded(cmdp)
-    check_alpha(cmdp.num_constraints, cmdp.gamma, printed)
+    check_alpha(cmdp.num_rows, cmdp.gamma, printed)
     if not 0.0 < eta_dual <= 1.0:
         raise ValueError(f"the theorems need eta_dual in (0, 1], got {eta_dual}")
     if macro_steps < 1:
         raise ValueError(f"the theorems need max_iterations of at least 1, got {macro_steps}")
-    return Theorem1(cmdp.gamma, cmdp.num_constraints, cmdp.actions, macro_steps, eta_dual, printed)
+    return Theorem1(cmdp.gamma, cmdp.num_rows, cmdp.actions, macro_steps, eta_dual, printed)
 
 
 def check_alpha(constraints: int, gamma: float, printed: bool) -> None:
@@ -247,7 +247,7 @@ def check_bounded(cmdp: CMDP) -> None:
     largest = np.abs(cmdp.costs - spread[:, None]).max(axis=1)
     if largest.max() > 1.0 + 1e-12:
         i = int(largest.argmax())
-        what = "the objective" if i == 0 else f"constraint {cmdp.names[i - 1]!r} less its limit per step"
+        what = "the objective" if i == 0 else f"constraint {cmdp.rows[i - 1].name!r} less its limit per step"
         raise ValueError(
             f"the theorems need costs of size at most 1, and {what} reaches {largest[i]:.6g}; divide it by that number"
         )

@@ -26,9 +26,9 @@ def run_balanced(cmdp: CMDP, solver: Callable[[CMDP, Budget], Outcome], budget: 
     with np.errstate(all="ignore"):
         outcome = solver(balance.even, inner)
         budget.interrupted = inner.interrupted
-        status, certificate = outcome.status, outcome.certificate
+        status, certificate, rows = outcome.status, outcome.certificate, balance.even.row_prices
         if certificate.infeasibility is not None:
-            proof = balance.farkas(certificate.infeasibility, float(certificate.infeasibility_margin or 0.0))
+            proof = balance.farkas(rows(certificate.infeasibility), float(certificate.infeasibility_margin or 0.0))
             if proof is not None:
                 return replace(
                     outcome,
@@ -37,7 +37,7 @@ def run_balanced(cmdp: CMDP, solver: Callable[[CMDP, Budget], Outcome], budget: 
                 )
             status = Status.NUMERICAL_ERROR
         proved = -np.inf if certificate.infeasibility is not None else cmdp.sense * certificate.bound
-        own = certificate_of(cmdp, outcome.policy, *balance.dual(certificate.multipliers, proved))
+        own = certificate_of(cmdp, outcome.policy, *balance.dual(rows(certificate.multipliers), proved))
         if status in (Status.OPTIMAL, Status.NUMERICAL_ERROR):
             status = Status.OPTIMAL if own.optimal(tol) else Status.NUMERICAL_ERROR
         return replace(outcome, status=status, certificate=own, history=_history(balance, outcome.history))
@@ -45,7 +45,7 @@ def run_balanced(cmdp: CMDP, solver: Callable[[CMDP, Budget], Outcome], budget: 
 
 def _columns(balance: Balance, columns: dict[str, Any]) -> dict[str, Any]:
     """Quantities of the even model in the user's sense and units."""
-    first, rest = balance.exponents[0], balance.exponents[1:]
+    first, rest = balance.exponents[0], balance.cmdp.stated(balance.exponents[1:])
     for name in columns:
         if name in ("objective", "average_objective", "bound"):
             columns[name] = np.ldexp(columns[name], first)
@@ -60,8 +60,8 @@ def _history(balance: Balance, history: History) -> History:
     columns = _columns(balance, {name: history[name] for name in history.columns})
     for prefix in ("", "average_"):
         if f"{prefix}constraint_values" in columns:
-            over = balance.cmdp.signs * (columns[f"{prefix}constraint_values"] - balance.cmdp.limits)
-            columns[f"{prefix}violation"] = np.maximum(over, 0.0).max(axis=1, initial=0.0)
+            missed = balance.cmdp.misses(columns[f"{prefix}constraint_values"])
+            columns[f"{prefix}violation"] = missed.max(axis=1, initial=0.0)
     return History(columns)
 
 

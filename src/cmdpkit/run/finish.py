@@ -15,12 +15,14 @@ from cmdpkit.certificates.checker import certificate_of, refutation
 from cmdpkit.certificates.prover import best_bound
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.patience import Stopped, until
+from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.conflict import Conflict, minimal_conflict, relaxation, rounded_outwards
-from cmdpkit.exact.linprog import least_violation, solve_lp
+from cmdpkit.exact.linprog import LPSolution, least_violation, solve_lp
 from cmdpkit.exact.mdp import minimise, polished_bound
 from cmdpkit.exact.memory import remember
 from cmdpkit.exact.slater import least_miss
+from cmdpkit.exact.vertex import least_randomised
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.primal_dual import primal_dual
@@ -72,8 +74,7 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget, start:
             if search.farkas is not None:
                 status = Status.INFEASIBLE
             elif search.stuck or _close_enough(search, tol):
-                policy = search.policy()
-                certificate = _certificate(search, policy)
+                policy, certificate = _answer(search, search.bound, tol)
                 if certificate.optimal(tol):
                     status = Status.OPTIMAL
             status = status or budget.spent(search.oracle_calls)
@@ -99,7 +100,7 @@ def _history(rows: list[tuple[Any, ...]]) -> History:
 def _seek_neighbourhood(search: ColumnSearch, budget: Budget) -> Array | None:
     """A few macro steps of PMD-PD: its last and average policies become columns, its multipliers the first question."""
     cmdp = search.cmdp
-    if not cmdp.num_constraints or cmdp.states > SMALL:
+    if not cmdp.num_rows or cmdp.states > SMALL:
         return None
     learner, choice = exact_learner(cmdp, growing_steps(cmdp), 0.0)
     recorder = ExactRecorder(cmdp, learner)
@@ -124,7 +125,7 @@ def _snapshot(search: ColumnSearch, elapsed: float) -> Snapshot:
         objective=float(cmdp.user_objective(search.upper)),
         violation=_scaled(search, search.relaxation) if found else np.inf,
         bound=float(cmdp.user_objective(search.bound)),
-        multipliers=search.multipliers.copy(),  # a callback must not reach into the proof
+        multipliers=cmdp.stated_prices(search.multipliers).copy(),  # a callback must not reach into the proof
         time=elapsed,
     )
 
@@ -148,6 +149,25 @@ def _certificate(search: ColumnSearch, policy: TabularPolicy) -> Certificate:
     return certificate_of(search.cmdp, policy, search.multipliers, search.bound, search.plan)
 
 
+def _answer(search: ColumnSearch, bound: float, tol: float) -> tuple[TabularPolicy, Certificate]:
+    """The policy of the search with its certificate; one that randomises in fewer states, if it is proved as well."""
+    cmdp, (policy, fewer) = search.cmdp, search.vertex()
+    if fewer is not None:
+        certificate = certificate_of(cmdp, fewer, search.multipliers, bound, search.plan)
+        if certificate.optimal(tol) and _as_good(search, certificate, tol):
+            return fewer, certificate
+    return policy, certificate_of(cmdp, policy, search.multipliers, bound, search.plan)
+
+
+def _as_good(search: ColumnSearch, certificate: Certificate, tol: float) -> bool:
+    """Whether a policy is as good as a search must make it, also relative to the size of small costs."""
+    cmdp = search.cmdp
+    values = certificate.constraint_values[cmdp.owners]
+    v_0, v = cmdp.sense * certificate.objective, cmdp.signs * values - cmdp.offsets
+    allowed = tol * cmdp.fine_scales[1:] + search.relaxation * search.scales[1:]
+    return v_0 - search.bound <= tol * cmdp.proof_scale(v_0) and bool((v <= allowed).all())
+
+
 def _polished(
     search: ColumnSearch, policy: TabularPolicy, certificate: Certificate, tol: float
 ) -> tuple[TabularPolicy, Certificate]:
@@ -155,12 +175,11 @@ def _polished(
     cmdp, multipliers = search.cmdp, search.multipliers
     bound = max(search.bound, polished_bound(cmdp, np.append(1.0, multipliers), search.stop))
     if bound > search.bound:
-        certificate = certificate_of(cmdp, policy, multipliers, bound, search.plan)
+        policy, certificate = _answer(search, bound, tol)
     if certificate.optimal(tol) or not cmdp.num_constraints:
         return policy, certificate
     search.meet(bound)
-    halfway = search.policy()
-    met = certificate_of(cmdp, halfway, multipliers, bound, search.plan)
+    halfway, met = _answer(search, bound, tol)
     return (halfway, met) if _merit(met, tol) < _merit(certificate, tol) else (policy, certificate)
 
 
@@ -170,13 +189,16 @@ def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget, start: Start | None = No
     solution = solve_lp(cmdp, budget.left, budget.max_iterations, budget.exhausted)
     known = start.policies[0] if start is not None else TabularPolicy.over(cmdp.pairs, cmdp.pairs.uniform())
     policy = solution.policy or known
-    multipliers = np.zeros(cmdp.num_constraints) if start is None or start.multipliers is None else start.multipliers
-    multipliers = multipliers if solution.multipliers is None else solution.multipliers
+    multipliers = np.zeros(cmdp.num_rows)
+    if solution.multipliers is not None:
+        multipliers = cmdp.netted(solution.multipliers)
+    elif start is not None and start.multipliers is not None:
+        multipliers = cmdp.row_prices(start.multipliers)
     certificate = None
     if solution.feasible is not True and not solution.out_of_budget:
         policy, certificate = _refuted_by_lp(cmdp, policy, budget)
     if certificate is None:
-        certificate = certificate_of(cmdp, policy, multipliers, _bound(cmdp, multipliers, budget))
+        policy, certificate = _proved_lp(cmdp, solution, policy, multipliers, tol, budget)
         if solution.feasible and not certificate.optimal(tol):
             certificate = _with_own_prices(cmdp, policy, certificate, tol, budget)
     if certificate.infeasibility is not None:
@@ -188,10 +210,30 @@ def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget, start: Start | None = No
         status = limit if solution.out_of_budget else Status.NUMERICAL_ERROR
     note = "" if status is Status.OPTIMAL else f"HiGHS: {solution.message}"
     violation, time = certificate.violation, budget.elapsed
-    news = Snapshot(solution.iterations, certificate.objective, violation, certificate.bound, multipliers, time)
+    prices = certificate.multipliers.copy()
+    news = Snapshot(solution.iterations, certificate.objective, violation, certificate.bound, prices, time)
     budget.tell(news)
     history = _history([tuple(np.copy(getattr(news, name)) for name in COLUMNS)])
     return Outcome(status, policy, certificate, history, solution.iterations, note=note)
+
+
+def _proved_lp(
+    cmdp: CMDP, solution: LPSolution, policy: TabularPolicy, multipliers: Array, tol: float, budget: Budget
+) -> tuple[TabularPolicy, Certificate]:
+    """The LP's policy with its certificate, as far as the budget allows; deterministic where it need not randomise."""
+    bound, pairs = -np.inf, cmdp.pairs
+    with contextlib.suppress(Stopped), until(budget.exhausted):
+        greedy = minimise(cmdp, np.append(1.0, multipliers), stop=budget.exhausted)
+        bound = greedy.bound
+        if solution.visits is not None:
+            seen = pairs.over(solution.visits) > 0.0
+            policy = TabularPolicy.over(pairs, np.where(seen, policy.pi, pairs.one_hot(greedy.choice)))
+            exact = np.zeros(cmdp.num_rows + 1)
+            fewer = least_randomised(cmdp, policy, solution.visits, Plan(), exact)
+            certificate = None if fewer is None else certificate_of(cmdp, fewer, multipliers, bound)
+            if fewer is not None and certificate is not None and certificate.optimal(tol):
+                return fewer, certificate
+    return policy, certificate_of(cmdp, policy, multipliers, bound)
 
 
 def _with_own_prices(
@@ -207,15 +249,6 @@ def _with_own_prices(
         better = certificate_of(cmdp, policy, search.multipliers, bound)
         return min(certificate, better, key=lambda one: _merit(one, tol))
     return certificate
-
-
-def _bound(cmdp: CMDP, multipliers: Array, budget: Budget) -> float:
-    """G(λ), as far as the budget allows."""
-    try:
-        with until(budget.exhausted):
-            return minimise(cmdp, np.append(1.0, multipliers), stop=budget.exhausted).bound
-    except Stopped:
-        return -np.inf
 
 
 def with_others_behind(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budget) -> Outcome:
@@ -273,12 +306,13 @@ def with_least_violation(cmdp: CMDP, outcome: Outcome, budget: Budget) -> Outcom
     proved = outcome.certificate
     assert proved.infeasibility is not None
     assert proved.infeasibility_margin is not None
-    conflict = Conflict((), proved.infeasibility, proved.infeasibility_margin, False)
+    conflict = Conflict((), cmdp.row_prices(proved.infeasibility), proved.infeasibility_margin, False)
     advice = DIAGNOSE
     if size <= LARGE and not cmdp.is_extreme:
         with contextlib.suppress(Stopped), until(budget.exhausted):
-            conflict = minimal_conflict(cmdp, conflict.weights, conflict.margin, budget.exhausted)
-            advice = _remedies(cmdp, conflict, budget)
+            rows = cmdp.one_sided
+            conflict = minimal_conflict(rows, conflict.weights, conflict.margin, budget.exhausted)
+            advice = _remedies(rows, conflict, budget)
     certificate = refutation(cmdp, found.policy, conflict.weights, conflict.margin)
     note = f"The best policy still misses a limit by {found.upper:.6g}. {advice}"
     return replace(outcome, policy=found.policy, certificate=certificate, note=note)

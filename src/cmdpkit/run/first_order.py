@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from cmdpkit.checks import Array, check_multipliers
+from cmdpkit.checks import Array
 from cmdpkit.learners.exact import ExactLearner
 from cmdpkit.learners.tabular import reference_span
 from cmdpkit.model import CMDP, Problem
+from cmdpkit.options import NONNEGATIVE_EACH, POSITIVE_EACH, options_of
 from cmdpkit.policy import TabularPolicy, as_policy
 from cmdpkit.primal_dual import Iterate
 from cmdpkit.rules.theory import Theorem1, theorem_1
@@ -113,7 +114,7 @@ def with_start(choice: Choice, problem: Problem) -> Choice:
     """The same choice with π_0 and λ_0 checked: mirror descent must be able to start from them."""
     settings = choice.settings
     if settings.initial_multipliers is not None:
-        lam = check_multipliers(settings.initial_multipliers, problem.num_constraints, "initial_multipliers")
+        lam = problem.check_prices(settings.initial_multipliers, "initial_multipliers")
         settings = replace(settings, initial_multipliers=lam)
     pairs = problem.pairs
     start = TabularPolicy.over(pairs, pairs.uniform())
@@ -125,7 +126,17 @@ def with_start(choice: Choice, problem: Problem) -> Choice:
             f"initial_policy gives {pairs.pair_name(int(zero[0]))} probability zero, which mirror descent can never "
             "leave; mix it with the uniform policy"
         )
-    return replace(choice, settings=replace(settings, initial_policy=start))
+    return replace(choice, rule=_per_row(choice.rule, problem), settings=replace(settings, initial_policy=start))
+
+
+def _per_row(rule: Any, problem: Problem) -> Any:
+    """The rule with numbers per constraint turned into numbers per row."""
+    if problem.num_rows == problem.num_constraints or not is_dataclass(rule):
+        return rule
+    assert not isinstance(rule, type)
+    each = [name for name, o in options_of(type(rule)).items() if o.domain in (POSITIVE_EACH, NONNEGATIVE_EACH)]
+    given = {name: np.asarray(getattr(rule, name)) for name in each if getattr(rule, name) is not None}
+    return replace(rule, **{name: values[problem.owners] for name, values in given.items() if values.ndim == 1})
 
 
 def _default_entropy(cmdp: CMDP, tol: float) -> float:

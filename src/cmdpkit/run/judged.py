@@ -56,7 +56,7 @@ def judged(
         policy=learned.last,
         objective=objective,
         constraint_values=values,
-        violations=np.maximum(model.signs * (values - model.limits), 0.0),
+        violations=model.misses(values),
         multipliers=multipliers,
         certificate=certificate,
         history=learned.history,
@@ -81,7 +81,7 @@ def _certified(cmdp: CMDP, learned: Learned) -> tuple[Certificate, Certificate |
             multipliers = last.multipliers if last.infeasibility is None else None
             return last, certify(cmdp, learned.mixture, multipliers), ""
     except Stopped:
-        last = last or certificate_of(cmdp, learned.last, np.zeros(cmdp.num_constraints), -np.inf)
+        last = last or certificate_of(cmdp, learned.last, np.zeros(cmdp.num_rows), -np.inf)
         return last, None, f" {NO_BOUND}" if np.isinf(last.bound) else ""
 
 

@@ -23,4 +23,6 @@ class Outcome:
     last_policy: TabularPolicy | None = None
     average_policy: TabularPolicy | None = None
     note: str = ""
+    message: str = ""  # in place of the status's advice
+    deterministic_bound: float | None = None  # on V_0 of deterministic policies, in the internal sign convention
     memory: Memory | None = None

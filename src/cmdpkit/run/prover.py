@@ -49,7 +49,7 @@ class Prover:
         self.bound = -np.inf
         self.closest: tuple[float, Array] | None = None  # smallest distance that a rule has told, and its multipliers
         self.average: list[Array] = []  # the rule's own mean of its multipliers, if it keeps one
-        self.multipliers = np.zeros(cmdp.num_constraints)
+        self.multipliers = np.zeros(cmdp.num_rows)
         self.found: Proved | None = None
 
     def __call__(self, iterate: Iterate) -> Status | None:
@@ -110,7 +110,7 @@ class Prover:
 
     def _ask(self, lam: Array, stop: Stop | None = None) -> None:
         """Ask for G(λ), and keep the best."""
-        choice = self.cmdp.pairs.argmin(-self.recorder.policy.log_pi)
+        lam, choice = self.cmdp.netted(lam), self.cmdp.pairs.argmin(-self.recorder.policy.log_pi)
         bound = minimise(self.cmdp, np.append(1.0, lam), choice, stop or self.stop).bound
         if bound > self.bound:
             self.bound, self.multipliers = bound, lam
@@ -118,7 +118,7 @@ class Prover:
     def _refute(self) -> Proved | None:
         """When multipliers run away, their direction is a candidate for a proof that the limits cannot be met."""
         for y in (self.recorder.last_weights[1:], self.recorder.weights[1:]):
-            if y.min(initial=0.0) >= 0.0 and y.sum() > 0.0:
+            if y.min(initial=0.0) >= 0.0 and (y := self.cmdp.netted(y)).sum() > 0.0:
                 margin = minimise(self.cmdp, np.append(0.0, y / y.sum()), stop=self.stop).bound
                 if margin > 0.0:
                     policy = self.recorder.policy

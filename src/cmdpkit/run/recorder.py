@@ -54,8 +54,8 @@ class ExactRecorder:
         self.policy = learner.policy
         self.rows: list[Row] = []
         self.occupancy = np.zeros(cmdp.pairs.shape)
-        self.values = np.zeros(cmdp.num_constraints + 1)  # sums of V_0..V_m
-        self.weights = np.zeros(cmdp.num_constraints + 1)  # sums of the weights used
+        self.values = np.zeros(cmdp.num_rows + 1)  # sums of V_0..V_m
+        self.weights = np.zeros(cmdp.num_rows + 1)  # sums of the weights used
         self.last_weights = self.weights.copy()
 
     def add(self, iterate: Iterate, elapsed: float) -> None:
@@ -135,14 +135,15 @@ class SampledRecorder:
 
 def columns_of(problem: Problem, rows: Sequence[Row]) -> dict[str, Array]:
     """The columns that every history has, in the user's sense and units."""
-    count, m = len(rows), problem.num_constraints
+    count, m = len(rows), problem.num_rows
     v_0 = np.array([row.objective for row in rows], dtype=float)
     v = np.array([row.v for row in rows], dtype=float).reshape(count, m)
+    lam = np.array([row.multipliers for row in rows], dtype=float).reshape(count, m)
     return {
         "objective": problem.sense * v_0 + 0.0,
         "constraint_values": _constraint_values(problem, rows),
         "violation": np.maximum(v, 0.0).max(axis=1, initial=0.0),
-        "multipliers": np.array([row.multipliers for row in rows], dtype=float).reshape(count, m),
+        "multipliers": problem.stated_prices(lam),
         "inner_steps": np.array([row.inner_steps for row in rows], dtype=int),
         "time": np.array([row.time for row in rows], dtype=float),
     }
@@ -150,13 +151,13 @@ def columns_of(problem: Problem, rows: Sequence[Row]) -> dict[str, Array]:
 
 def _constraint_values(problem: Problem, rows: Sequence[Row]) -> Array:
     """(K, m) values that compare with the user's limits."""
-    values = [problem.user_constraint_values(row.v) + problem.signs * row.lost for row in rows]
+    values = [problem.user_constraint_values(row.v) + problem.stated(problem.signs * row.lost) for row in rows]
     return np.array(values, dtype=float).reshape(len(rows), problem.num_constraints)
 
 
 def with_averages(problem: Problem, rows: Sequence[Row]) -> dict[str, Array]:
     """The same columns, and the values of the average of all policies so far."""
-    count, m = len(rows), problem.num_constraints
+    count, m = len(rows), problem.num_rows
     k = np.arange(1, count + 1)
     v_0 = np.array([row.objective for row in rows], dtype=float)
     average = np.cumsum(np.array([row.v for row in rows], dtype=float).reshape(count, m), axis=0) / k[:, None]
@@ -174,9 +175,9 @@ def snapshot(
     return Snapshot(
         iteration=iteration,
         objective=problem.user_objective(row.objective),
-        violation=float((problem.violations(row.v) / problem.tolerance_scales).max(initial=0.0)),
+        violation=float((np.maximum(row.v, 0.0) / problem.tolerance_scales).max(initial=0.0)),
         bound=float(problem.user_objective(bound)),
-        multipliers=row.multipliers.copy(),
+        multipliers=problem.stated_prices(row.multipliers).copy(),
         time=row.time,
         samples=samples,
         constraint_values=_constraint_values(problem, [row])[0],

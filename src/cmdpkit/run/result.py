@@ -14,6 +14,7 @@ from cmdpkit.files import PathLike, write_json
 from cmdpkit.model import Problem
 from cmdpkit.run.history import History
 from cmdpkit.run.status import Status
+from cmdpkit.tables import result_html, text_html
 
 RECENT = 20
 """Iterations of a training run over which its objective and constraint values are averaged."""
@@ -26,7 +27,7 @@ class RunResult:
     Attributes:
         status: how the run ended; `message` says it in words, `status.advice` what to do.
         policy: the policy to use; `objective`, `constraint_values` (m,) and `violations` (m,) ≥ 0 are its values.
-        multipliers: (m,) ≥ 0, shadow prices per unit of each limit.
+        multipliers: (m,) ≥ 0, shadow prices per unit of each limit; of either sign for `Equal` and `Between`.
         history: one row per iteration.
         iterations, time, method: number of iterations, seconds, and name of the method.
         samples: transitions or environment steps drawn; None if nothing was sampled.
@@ -66,6 +67,19 @@ class RunResult:
         return load_result(cls, path)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ConstraintResult:
+    """One constraint of a result, in the user's units."""
+
+    name: str
+    sense: str  # "<=", ">=", "==" or "between"
+    limit: float | list[float]  # [low, high] for `Between`
+    value: float
+    slack: float  # distance from the nearer limit, negative where it is violated
+    violation: float
+    price: float  # the multiplier
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Result(RunResult):
     """The result of `solve`, in the user's sense and units.
@@ -73,13 +87,16 @@ class Result(RunResult):
     Attributes:
         status: how the run ended; `message` says it in words, `status.advice` what to do.
         policy: the policy to use; `objective`, `constraint_values` (m,) and `violations` (m,) ≥ 0 are its values.
-        multipliers: (m,) ≥ 0, shadow prices per unit of each limit, those with the best proved bound.
+        multipliers: (m,) ≥ 0, shadow prices per unit of each limit, those with the best proved bound. That of `Equal`
+            and `Between` is negative where the lower end binds.
         certificate: what is proved about `policy`: a `Certificate`; for a simulator a `SimulationCertificate` from
             fresh rollouts, or None if the simulator has no bounds.
         history: one row per iteration.
         last_policy, average_policy: first-order methods only: π_K, and the policy whose values are the averages, which
             is a `MixturePolicy` if it was learned from samples.
         average_certificate: the certificate of `average_policy`, if it was learned from samples.
+        deterministic_bound: with `deterministic=True`, what no deterministic policy surpasses, as HiGHS's branch and
+            bound claims; unlike `certificate.bound` it is not proved.
         samples: transitions drawn for learning; None if nothing was sampled.
         model: the model that was solved; after `Result.load` only its sizes and limits are known.
         iterations, time, method: number of iterations, seconds, and name of the method.
@@ -90,7 +107,29 @@ class Result(RunResult):
     last_policy: Any = field(default=None, repr=False)
     average_policy: Any = field(default=None, repr=False)
     average_certificate: Any = field(default=None, repr=False)
+    deterministic_bound: float | None = None
     memory: Any = field(default=None, repr=False)  # of an exact method, for `solve(other, start=result)`; not saved
+
+    def constraint(self, name: str) -> ConstraintResult:
+        """What the policy makes of one constraint, by its name.
+
+        Example:
+            >>> import cmdpkit as ck
+            >>> utility = ck.solve(ck.problems.paper()).constraint("utility")
+            >>> round(utility.value, 6), utility.limit, round(utility.price, 6)
+            (3.0, 3.0, 0.24267)
+        """
+        i = self.model.constraint_index(name)
+        stated, value = self.model.constraints[i], float(self.constraint_values[i])
+        return ConstraintResult(
+            name=name,
+            sense=stated.symbol,
+            limit=stated.bound,
+            value=value,
+            slack=stated.slack(value),
+            violation=float(self.violations[i]),
+            price=float(self.multipliers[i]),
+        )
 
     def to_dict(self, policy: bool = False) -> dict[str, Any]:
         certificate, exact = self.certificate, isinstance(self.certificate, Certificate)
@@ -100,6 +139,8 @@ class Result(RunResult):
             "message": self.message,
             "method": self.method,
             "objective": finite(self.objective),
+            "objective_name": self.model.objective_name,
+            "objective_per_step": self.model.objective_per_step,
             "bound": finite(certificate.bound) if exact else None,
             "gap": finite(certificate.gap) if exact else None,
             "violation": finite(certificate.violation) if exact else None,
@@ -109,6 +150,8 @@ class Result(RunResult):
             "iterations": self.iterations,
             "time": self.time,
         }
+        if self.deterministic_bound is not None:
+            summary |= {"deterministic_bound": finite(self.deterministic_bound)}
         if self.samples is not None:
             summary |= {"samples": self.samples}
         if not exact:
@@ -121,6 +164,9 @@ class Result(RunResult):
         from cmdpkit.report import result_text
 
         return result_text(self)
+
+    def _repr_html_(self) -> str:
+        return result_html(self)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -182,6 +228,9 @@ class TrainingResult(RunResult):
 
         return training_text(self)
 
+    def _repr_html_(self) -> str:
+        return text_html(str(self))
+
 
 class TrainingFailed(RuntimeError):
     """The environment failed during a run; `result` holds what was learned until then, `__cause__` the error."""
@@ -207,7 +256,7 @@ def describe_constraints(
         {
             "name": constraint.name,
             "sense": constraint.symbol,
-            "limit": constraint.limit,
+            "limit": constraint.bound,
             "per_step": constraint.per_step,
             "value": finite(values[i]),
             "violation": finite(violations[i]),

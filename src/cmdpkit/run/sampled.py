@@ -70,7 +70,7 @@ def learn(
         status=status,
         last=recorder.policy,
         mixture=recorder.mixture,
-        multipliers=rows[-1].multipliers if rows else np.zeros(simulator.num_constraints),
+        multipliers=simulator.stated_prices(rows[-1].multipliers if rows else np.zeros(simulator.num_rows)),
         history=recorder.history(),
         iterations=run.iterations,
         samples=meter.samples,
@@ -92,7 +92,7 @@ def sampled_learner(
     settings = choice.settings
     scales = None if simulator.bounds is None else _scales(simulator)
     if scales is None:
-        _refuse_open_steps(choice, simulator.num_constraints)
+        _refuse_open_steps(choice, simulator.num_rows)
     step = settings.step
     if step is None:
         assert scales is not None

@@ -34,7 +34,7 @@ class Start:
         if not search.columns:
             for policy in self.policies:
                 search.evaluate(policy)
-        return self.multipliers
+        return None if self.multipliers is None else np.asarray(search.cmdp.row_prices(self.multipliers))
 
     def without_units(self) -> Start:
         """For a model in other units: the multipliers mean nothing there."""
@@ -88,4 +88,5 @@ def _multipliers(result: Result, problem: Problem) -> Array:
     """Those of the limits with the same name; zero for new limits."""
     known = dict(zip(result.model.names, result.multipliers.tolist(), strict=True))
     found = np.array([known.get(name, 0.0) for name in problem.names], dtype=float)
-    return np.where(np.isfinite(found), found, 0.0)
+    signed = np.array([len(c.sides()) == 2 for c in problem.constraints], dtype=bool)
+    return np.where(np.isfinite(found) & (signed | (found >= 0.0)), found, 0.0)

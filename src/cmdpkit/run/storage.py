@@ -13,17 +13,18 @@ from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.certificates.rollouts import SimulationCertificate
 from cmdpkit.files import PathLike, load_arrays, save_arrays
 from cmdpkit.learners.neural.policy import NeuralPolicy
-from cmdpkit.model import AtLeast, AtMost, Problem
+from cmdpkit.model import AtLeast, AtMost, Between, Equal, Limit, Problem
 from cmdpkit.policy import MixturePolicy, StagedPolicy, TabularPolicy
 from cmdpkit.run.history import History
-from cmdpkit.run.result import RunResult
+from cmdpkit.run.result import Result, RunResult, TrainingResult
 from cmdpkit.run.status import Status
 
 AnyResult = TypeVar("AnyResult", bound=RunResult)
 
-KIND, VERSION = "cmdpkit result", 1
+KIND, VERSIONS = "cmdpkit result", (1, 2)
+MODEL_LATER = ("lows", "objective_name", "objective_per_step")  # what descriptions of models had not at first
 POLICIES = ("policy", "last_policy", "average_policy")
-CRITERION = ("criterion", "horizon")
+LATER = ("deterministic_bound",)  # not in the files of older versions
 NOT_SAVED = "memory"  # it belongs to the model, which is not saved either
 CERTIFICATES: dict[str, type] = {"Certificate": Certificate, "SimulationCertificate": SimulationCertificate}
 
@@ -31,7 +32,7 @@ CERTIFICATES: dict[str, type] = {"Certificate": Certificate, "SimulationCertific
 def save_result(result: RunResult, path: PathLike) -> None:
     """Write a result. Only sizes and limits of the model are included; use `CMDP.save` for the model itself."""
     arrays: dict[str, Any] = {f"history_{name}": result.history[name] for name in result.history.columns}
-    plain: dict[str, Any] = {"version": VERSION, "class": type(result).__name__}
+    plain: dict[str, Any] = {"version": 1, "class": type(result).__name__}
     for entry in fields(result):
         value = getattr(result, entry.name)
         if entry.name in ("history", NOT_SAVED):
@@ -40,6 +41,7 @@ def save_result(result: RunResult, path: PathLike) -> None:
             arrays |= _policy_arrays(entry.name, value)
         elif entry.name == "model":
             plain["model"] = _describe(value)
+            plain["version"] = 2 if any(key in plain["model"] for key in (*MODEL_LATER, "criterion")) else 1
         else:
             plain[entry.name] = _encode(value)
     save_arrays(path, KIND, arrays | {"plain": np.array(json.dumps(plain))})
@@ -52,8 +54,8 @@ def load_result(kind: type[AnyResult], path: PathLike) -> AnyResult:
     arrays = load_arrays(path, KIND)
     try:
         plain = json.loads(str(arrays["plain"]))
-        if plain["version"] != VERSION:
-            raise ValueError(f"its format version is {plain['version']}, this cmdpkit reads version {VERSION}")
+        if plain["version"] not in VERSIONS:
+            raise ValueError(f"its format version is {plain['version']}, this cmdpkit reads versions 1 and 2")
         if plain["class"] != kind.__name__:
             raise ValueError(f"it holds a {plain['class']}; use cmdpkit.{plain['class']}.load")
         columns = {n.removeprefix("history_"): table for n, table in arrays.items() if n.startswith("history_")}
@@ -63,13 +65,22 @@ def load_result(kind: type[AnyResult], path: PathLike) -> AnyResult:
                 values[entry.name] = _policy(entry.name, arrays)
             elif entry.name == "model":
                 values["model"] = _problem(plain["model"])
-            elif entry.name not in ("history", NOT_SAVED):
+            elif entry.name not in ("history", NOT_SAVED) and (entry.name in plain or entry.name not in LATER):
                 values[entry.name] = _decode(plain[entry.name])
         return kind(**values)
     except KeyError as error:
         raise ValueError(f"{path} is damaged: the entry {error} is missing") from error
     except (ValueError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"{path} does not hold a valid result: {error}") from error
+
+
+def class_of(path: PathLike) -> type[RunResult]:
+    """Which result a file holds: a `Result` or a `TrainingResult`."""
+    try:
+        name = json.loads(str(load_arrays(path, KIND)["plain"]))["class"]
+    except (KeyError, ValueError, TypeError) as error:
+        raise ValueError(f"{path} does not hold a valid result: {error}") from error
+    return TrainingResult if name == TrainingResult.__name__ else Result
 
 
 def _encode(value: Any) -> Any:
@@ -143,17 +154,26 @@ def _policy(name: str, arrays: dict[str, Any]) -> Any:
 
 
 def _describe(problem: Problem) -> dict[str, Any]:
-    limits = [[c.name, c.sign, c.limit, bool(c.per_step)] for c in problem.constraints]
-    sizes = {name: getattr(problem, name) for name in ("states", "actions", "gamma", "maximise")}
-    told = {name: getattr(problem, name) for name in CRITERION}
-    return sizes | told | {"limits": limits}
+    columns = (problem.stated(problem.signs).tolist(), problem.stated(problem.limits).tolist())
+    limits = [[c.name, sign, limit, c.per_step] for c, sign, limit in zip(problem.constraints, *columns, strict=True)]
+    described = {name: getattr(problem, name) for name in ("states", "actions", "gamma", "maximise")}
+    if problem.criterion != "discounted":
+        described |= {"criterion": problem.criterion, "horizon": problem.horizon}
+    described |= {name: value for name in MODEL_LATER[1:] if (value := getattr(problem, name))}
+    if problem.num_rows > problem.num_constraints:
+        described["lows"] = [c.ends[0] if len(c.sides()) == 2 else None for c in problem.constraints]
+    return described | {"limits": limits}
 
 
 def _problem(described: dict[str, Any]) -> Problem:
-    limits = [
-        (AtMost if sign > 0 else AtLeast)(None, limit, name=name, per_step=per_step)
-        for name, sign, limit, per_step in described["limits"]
-    ]
-    sizes = {name: described[name] for name in ("states", "actions", "gamma", "maximise")}
-    told = {name: described[name] for name in CRITERION if name in described}
-    return Problem.described(**sizes, **told, constraints=tuple(limits))
+    limits = described["limits"]
+    lows = described.get("lows", [None] * len(limits))
+    constraints = tuple(_limit(low, *row) for low, row in zip(lows, limits, strict=True))
+    names = ("states", "actions", "gamma", "maximise", "criterion", "horizon", *MODEL_LATER[1:])
+    return Problem.described(**{n: described[n] for n in names if n in described}, constraints=constraints)
+
+
+def _limit(low: float | None, name: str, sign: float, limit: float, per_step: bool) -> Limit:
+    if low is None:
+        return (AtMost if sign > 0 else AtLeast)(None, limit, name=name, per_step=per_step)
+    return Equal(None, limit, name, per_step) if low == limit else Between(None, low, limit, name, per_step)

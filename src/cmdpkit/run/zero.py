@@ -46,12 +46,12 @@ def run_zero(cmdp: CMDP, choice: Choice, xi: float | None, budget: Budget, tol: 
                 xi = _slater_margin(cmdp, tol, budget)
         except Stopped:  # no time was left to find out
             return solve_by_columns(cmdp, "auto", tol, budget)
-    if cmdp.num_constraints and xi <= 1e-9 * float(cmdp.fine_scales[1:].min()):
+    if cmdp.num_rows and xi <= 1e-9 * float(cmdp.fine_scales[1:].min()):
         return _without_slater_point(cmdp, xi, budget, tol)
     macro_steps = budget.max_iterations or 0
     if getattr(choice.rule, "schedule", None) is not None:
         theorem = scheduled_theorem(cmdp, choice.rule, macro_steps)
-        margins = np.full(cmdp.num_constraints, theory_margin(theorem, xi))
+        margins = np.full(cmdp.num_rows, theory_margin(theorem, xi))
         outcome = run_first_order(cmdp, choice, budget, tol, margins)
     elif tol > 0.0:
         margins = np.minimum(0.5 * tol * cmdp.fine_scales[1:], 0.5 * xi)
@@ -72,13 +72,13 @@ def _affordable(cmdp: CMDP, tol: float, budget: Budget) -> Array:
         assert iterate.distance is not None
         if iterate.distance <= 1e-3 * size or budget.exhausted():
             break
-    share = 0.25 * tol * size / max(1, cmdp.num_constraints)
+    share = 0.25 * tol * size / max(1, cmdp.num_rows)
     return np.asarray(share / np.maximum(iterate.multipliers, 1e-300))
 
 
 def _calibrated(cmdp: CMDP, choice: Choice, xi: float, budget: Budget) -> tuple[Outcome, Array]:
     """Repeat the run with more tightening until its average has no violation."""
-    margins = np.zeros(cmdp.num_constraints)
+    margins = np.zeros(cmdp.num_rows)
     for attempt in range(TRIES):
         outcome = run_first_order(cmdp, choice, budget, 0.0, margins)
         assert outcome.average_policy is not None
@@ -105,7 +105,7 @@ def _slater_margin(cmdp: CMDP, tol: float, budget: Budget) -> float:
     The LP of a large model takes long, and with a tolerance it is enough to know that limits tightened by that much can
     be met: then ξ is at least as large.
     """
-    if tol > 0.0 and cmdp.num_constraints and not _is_small(cmdp):
+    if tol > 0.0 and cmdp.num_rows and not _is_small(cmdp):
         margin = tol * float(cmdp.fine_scales[1:].min())
         tight, wary = cmdp.tightened(2.0 * margin), replace(budget, max_iterations=None, watch=None)
         missed = solve_by_columns(tight, "auto", 1e-3 * tol, wary).certificate.violation * cmdp.tolerance_scales.max()

@@ -27,9 +27,10 @@ class ModelSimulator(Simulator):
         self.states, self.actions, self.gamma = cmdp.states, cmdp.actions, cmdp.gamma
         self.pairs = cmdp.pairs
         self.constraints, self.maximise = cmdp.constraints, cmdp.maximise
+        self.objective_name, self.objective_per_step = cmdp.objective_name, cmdp.objective_per_step
         self._set_units()
         # Back to the user's quantities: a per-step limit bounds (1 − γ) times the sum, and that factor comes later.
-        tables = [cmdp.objective] + [np.asarray(c.values) for c in cmdp.constraints]
+        tables = [cmdp.objective] + [np.asarray(c.values) for c in cmdp.rows]
         self.quantities: Array = np.stack(tables).reshape(len(tables), -1)
         self.bounds = np.stack([self.quantities.min(axis=1), self.quantities.max(axis=1)], axis=1)
         if self.actions > 65_536 or self.states >= 2**32:
@@ -64,7 +65,7 @@ class ModelSimulator(Simulator):
         """The result for a seed does not depend on the number of threads: every block has its own random stream."""
         from cmdpkit.simulators import compiled
 
-        mix = np.eye(self.num_constraints + 1) if weights is None else weights
+        mix = np.eye(self.num_rows + 1) if weights is None else weights
         now = (mix @ self.quantities).T - (0.0 if offset is None else offset)  # (N, q)
         costs = now if state_cost is None else now + state_cost[self.pairs.state][:, None]
         starts, heads = self._pair_starts if pairs else self._initial_starts

@@ -61,6 +61,7 @@ class Simulator(Problem):
         gamma: the discount factor, in [0, 1).
         constraints: limits without values, as in `AtMost(None, 5.0, name="power")`; the values come from `step`.
         maximise: True if row 0 is a reward, False for a cost.
+        objective_name, objective_per_step: as for `CMDP`.
         bounds: (low, high) of each of the m + 1 quantities in one step; statistical certificates need them.
         available: (S, A) booleans, or a scipy.sparse matrix whose stored entries are the available pairs: `step` is
             called with these only. All are available by default.
@@ -98,6 +99,8 @@ class Simulator(Problem):
         available: Any = None,
         state_labels: Iterable[Label] | None = None,
         action_labels: Iterable[Label] | None = None,
+        objective_name: str | None = None,
+        objective_per_step: bool = False,
     ) -> None:
         for name, value in (("states", states), ("actions", actions)):
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
@@ -113,14 +116,19 @@ class Simulator(Problem):
         self.pairs = pairs.named(*names)
         self.constraints = check_limits(constraints)
         self.maximise = bool(maximise)
+        self._set_objective(objective_name, objective_per_step)
         self._set_units()
-        self.bounds = _check_bounds(bounds, self.num_constraints + 1)
+        # Where the quantity of each row stands among those of `step`: both rows of `Equal` and `Between` have the same
+        self._sources = np.append(0, 1 + self.owners)
+        self._ends = _check_bounds(bounds, self.num_constraints + 1)
+        self.bounds: Any = None if self._ends is None else self._ends[self._sources]
         self._step, self._start = step, start
 
     def identity(self) -> dict[str, Any]:
         """What is known of the simulator, as plain data, to recognise its checkpoints."""
-        limits = [[c.name, c.symbol, c.limit, c.per_step] for c in self.constraints]
+        limits = [[c.name, c.symbol, c.bound, c.per_step] for c in self.constraints]
         sizes = {"states": self.states, "actions": self.actions, "gamma": self.gamma, "maximise": self.maximise}
+        sizes |= {"objective_per_step": True} if self.objective_per_step else {}
         masked = {} if self.pairs.is_full else {"available": digest(self.pairs.first, self.pairs.action)}
         return sizes | masked | {"limits": limits}
 
@@ -135,7 +143,10 @@ class Simulator(Problem):
         return states.astype(np.int64)
 
     def step(self, states: Integers, actions: Integers, rng: np.random.Generator) -> tuple[Integers, Array]:
-        """Simulate one step, with validation; an error names the state and action that caused it."""
+        """Simulate one step, with validation; an error names the state and action that caused it.
+
+        Returns the next states, and the quantities of the objective and of all rows.
+        """
         try:
             # Read-only: a step that wrote into its arguments would corrupt the rollout.
             answer = self._step(_read_only(states), _read_only(actions), rng)
@@ -155,15 +166,18 @@ class Simulator(Problem):
             raise ValueError(f"step returned quantities as {_what(quantities)}; shape ({rows}, {n}) is needed")
         self._refuse((following < 0) | (following >= self.states), states, actions, following, "moved to state")
         self._refuse(~np.isfinite(quantities).all(axis=0), states, actions, quantities.T, "gave the quantities")
-        if self.bounds is not None:
-            outside = ((quantities < self.bounds[:, :1]) | (quantities > self.bounds[:, 1:])).any(axis=0)
+        if self._ends is not None:
+            outside = ((quantities < self._ends[:, :1]) | (quantities > self._ends[:, 1:])).any(axis=0)
             self._refuse(outside, states, actions, quantities.T, "left its bounds with the quantities")
+        if self.num_rows > self.num_constraints:
+            quantities = quantities[self._sources]
         return following.astype(np.int64), quantities
 
     def _refuse(self, bad: Any, states: Integers, actions: Integers, values: Any, what: str) -> None:
         if bad.any():
             i = int(np.flatnonzero(bad)[0])
-            raise ValueError(f"in state {states[i]} with action {actions[i]} the simulator {what} {values[i]}")
+            where = f"in state {self.pairs.state_name(states[i])} with action {self.pairs.action_name(actions[i])}"
+            raise ValueError(f"{where} the simulator {what} {values[i]}")
 
     def _culprit(self, states: Integers, actions: Integers) -> str:
         """Describe the first pair that fails by itself, if there is one."""
@@ -172,7 +186,7 @@ class Simulator(Problem):
             try:
                 self._step(np.array([s]), np.array([a]), np.random.default_rng(0))
             except Exception:
-                return f"in state {s} with action {a}"
+                return f"in state {self.pairs.state_name(s)} with action {self.pairs.action_name(a)}"
         return f"on a batch of {states.size} states and actions, but on none of them individually"
 
     def returns(
@@ -196,12 +210,12 @@ class Simulator(Problem):
             rollouts: number of rollouts per start.
             seed: seed of the random numbers.
             pairs: start from every pair (s, a), one row of the result each, instead of the initial distribution.
-            weights: (q, m + 1), which mixes of the quantities to sum; by default each of them.
+            weights: (q, rows + 1), which mixes of the quantities to sum; by default each of them.
             state_cost: (S,), added to every mix in every step, except for the first step of a pair.
             offset: (q,), subtracted from every mix in every step: for returns far from zero the variance would be lost
                 to rounding.
         """
-        mix = np.eye(self.num_constraints + 1) if weights is None else weights
+        mix = np.eye(self.num_rows + 1) if weights is None else weights
         away = np.zeros(len(mix)) if offset is None else offset
         extra = np.zeros(self.states) if state_cost is None else state_cost
         cumulative = np.cumsum(probabilities, axis=-1)
