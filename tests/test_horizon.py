@@ -3,14 +3,17 @@
 import copy
 import pickle
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from click.testing import CliRunner
 from scipy.optimize import linprog
 
 import cmdpkit as ck
 from cmdpkit.certificates.checker import values_with_errors
+from cmdpkit.cli import cli
 from cmdpkit.evaluation.backup import induction
 from cmdpkit.evaluation.system import PolicySystem
 from cmdpkit.exact.mdp import minimise
@@ -406,3 +409,45 @@ def test_induction_knows_that_states_may_stay():
     choice = induction(cmdp, cost.ravel(), cmdp.blocks)
     assert (choice[:10] == (cost[:10, 1] < 1.0 / 0.6)).all()
     assert minimise(cmdp, np.ones(1)).values[0] == pytest.approx(best.sum() / 20, rel=1e-12)
+
+
+def test_the_command_line_shows_and_certifies_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    staged(2).save("model.npz")
+    runner = CliRunner()
+    done = runner.invoke(cli, ["solve", "model.npz", "--out", "policy.npz", "--labels"])
+    assert done.exit_code == 0, done.output
+    assert "stage" in done.output
+    for file, words in (("model.npz", "horizon"), ("policy.npz", "stages"), ("policy.result.npz", "stage")):
+        if Path(file).exists():
+            shown = runner.invoke(cli, ["show", file])
+            assert shown.exit_code == 0, shown.output
+            assert words in shown.output
+    assert runner.invoke(cli, ["certify", "model.npz", "policy.npz"]).exit_code == 0
+
+
+def test_tables_name_the_stage():
+    policy = ck.StagedPolicy([[[0.25, 0.75]], [[1.0, 0.0]]])
+    assert list(policy.table()) == [(0, 0, 1, 0.75), (0, 0, 0, 0.25), (1, 0, 0, 1.0)]
+    assert list(policy.table(2)) == [(0, 0, 1, 0.75), (0, 0, 0, 0.25)]
+    assert policy.table(2).total == 3
+    assert policy.randomised_states() == [(0, 0)]
+
+
+def test_limits_with_two_ends_and_deterministic_policies():
+    P = np.zeros((2, 2, 2))
+    P[0, 0], P[0, 1], P[1, :] = [0.5, 0.5], [0.0, 1.0], [0.0, 1.0]
+    sale, kept = np.array([[1.0, 1.0], [0.0, 0.0]]), np.array([[1.0, 1.0], [0.0, 0.0]])
+    for limit in (ck.Equal(kept, 1.25), ck.Between(kept, 1.1, 1.25)):
+        cmdp = ck.CMDP(P, reward=sale, horizon=3, initial=0, constraints=[limit])
+        result = ck.solve(cmdp)
+        assert result.status is ck.Status.OPTIMAL
+        assert result.objective == pytest.approx(1.25, abs=1e-6)
+        assert result.constraint_values[0] == pytest.approx(1.25, abs=1e-6)
+    pure = ck.solve(
+        ck.CMDP(P, reward=sale, horizon=3, initial=0, constraints=[ck.AtMost(kept, 1.6)]), deterministic=True
+    )
+    assert pure.objective == pytest.approx(1.5, abs=1e-6)
+    assert not pure.policy.randomised_states()
+    with pytest.raises(ValueError, match="objective_per_step"):
+        ck.CMDP(P, reward=sale, horizon=3, objective_per_step=True)

@@ -414,6 +414,37 @@ class StagedPolicy:
         """(T, S, A), 0 where an action is not available."""
         return np.stack([self.at(t).probabilities for t in range(self.horizon)])
 
+    def table(self, limit: int | None = None) -> Table:
+        """Stage, state, action and probability of every action that may be played.
+
+        Args:
+            limit: number of rows; all by default.
+        """
+        if limit is not None:
+            check_count(limit, "limit", least=1)
+        columns: dict[str, list[Any]] = {"stage": [], "state": [], "action": [], "probability": []}
+        for t in range(self.horizon):
+            left = None if limit is None else limit - len(columns["stage"])
+            if left == 0:
+                break
+            part = policy_table(self.at(t), left)
+            columns["stage"] += [t] * len(part)
+            for name, column in part.columns.items():
+                columns[name] += list(column)
+        return Table(columns, total=int((self.pi > 0.0).sum()))
+
+    def to_frame(self) -> Any:
+        """`table()` as a pandas frame."""
+        return self.table().to_frame()
+
+    def to_csv(self, path: PathLike) -> None:
+        """Write `table()` to a CSV file, atomically."""
+        self.table().to_csv(path)
+
+    def randomised_states(self, threshold: float = 1e-9) -> list[tuple[int, Any]]:
+        """(stage, state) wherever more than one action has a probability above `threshold`."""
+        return [(t, state) for t in range(self.horizon) for state in self.at(t).randomised_states(threshold)]
+
     def sample(self, state: int, stage: int, rng: np.random.Generator) -> int:
         """Draw an action for `state` at `stage`."""
         return self.at(stage).sample(state, rng)
