@@ -4,6 +4,7 @@ import copy
 import pickle
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -451,3 +452,71 @@ def test_limits_with_two_ends_and_deterministic_policies():
     assert not pure.policy.randomised_states()
     with pytest.raises(ValueError, match="objective_per_step"):
         ck.CMDP(P, reward=sale, horizon=3, objective_per_step=True)
+
+
+# -- limits on single stages -------------------------------------------------------------------------------------------
+
+
+def stage_lp(cmdp):
+    """The LP over all stages, with limits on single ones."""
+    P, costs = parts(cmdp)
+    T, S, N = cmdp.horizon, cmdp.states, len(P)
+    leave = (np.arange(S)[:, None] == cmdp.pairs.state).astype(float)
+    balance = np.kron(np.eye(T), leave) - np.kron(np.eye(T, k=-1), P.T)
+    rows = np.zeros((cmdp.num_constraints, T, N))
+    for i, c in enumerate(cmdp.constraints):
+        rows[i, slice(None) if c.stage is None else c.stage] = costs[i + 1]
+    found = linprog(
+        np.tile(costs[0], T),
+        A_eq=balance,
+        b_eq=np.append(cmdp.initial, np.zeros((T - 1) * S)),
+        A_ub=rows.reshape(len(rows), -1),
+        b_ub=[c.sign * c.limit for c in cmdp.constraints],
+    )
+    assert found.status in (0, 2), found.message
+    return None if found.status == 2 else cmdp.sense * found.fun
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_limits_on_single_stages(seed):
+    rng = np.random.default_rng(seed)
+    S, A, T = int(rng.integers(1, 6)), int(rng.integers(1, 4)), int(rng.integers(1, 7))
+    P = rng.dirichlet(np.ones(S), size=(S, A))
+    c, d = rng.random((2, S, A))
+    stages = rng.permutation(T)[:2]
+    shared = [ck.AtMost(d, float(rng.uniform(0.3, 0.7)), name=f"d{t}", stage=int(t)) for t in stages]
+    whole = ck.AtLeast(d, float(0.3 * T), name="whole")
+    cmdp = ck.CMDP(P, reward=c, horizon=T, constraints=[*shared, whole], initial=0)
+    optimum, result = stage_lp(cmdp), ck.solve(cmdp)
+    if optimum is None:
+        assert result.status is ck.Status.INFEASIBLE
+        return
+    assert result.status is ck.Status.OPTIMAL
+    assert result.objective == pytest.approx(optimum, abs=2e-6)
+    visits = ck.evaluate(cmdp, result.policy).occupancy
+    for i, limit in enumerate(shared):
+        assert result.constraint_values[i] == pytest.approx(float((visits[limit.stage] * d).sum()), abs=1e-9)
+        assert result.constraint_values[i] <= limit.limit + 1e-6
+    other = cmdp.with_limits({"whole": float(0.25 * T)})
+    assert ck.solve(other).objective == pytest.approx(stage_lp(other), abs=2e-6)
+
+
+def test_limits_on_single_stages_are_kept_named_and_checked(tmp_path):
+    P, cost = np.ones((1, 2, 1)), np.array([[0.0, 1.0]])
+    limits = [ck.AtMost(cost, 0.25, name="dose", stage=2), ck.Between(cost, 0.5, 2.0, name="all")]
+    cmdp = ck.CMDP(P, reward=cost, horizon=3, constraints=limits)
+    result = ck.solve(cmdp)
+    assert result.objective == pytest.approx(2.0, abs=1e-6)
+    assert "dose at stage 2" in str(result)
+    assert result.to_dict()["constraints"][0]["stage"] == 2
+    cmdp.save(tmp_path / "model.npz")
+    assert [c.stage for c in ck.CMDP.load(tmp_path / "model.npz").constraints] == [2, None]
+    result.save(tmp_path / "result.npz")
+    assert str(ck.Result.load(tmp_path / "result.npz")) == str(result)
+    bad: dict[str, dict[str, Any]]
+    bad = {"stages are 0 to 2": {"horizon": 3, "stage": 3}, "has no stages": {"gamma": 0.9, "stage": 1}}
+    bad |= {"not discounted": {"horizon": 3, "gamma": 0.9, "stage": 1}, "at least 0": {"horizon": 3, "stage": -1}}
+    for text, more in bad.items():
+        limit = ck.AtMost(cost, 1.0, stage=more.pop("stage"))
+        with pytest.raises(ValueError, match=text):
+            ck.CMDP(P, reward=cost, constraints=[limit], **more)

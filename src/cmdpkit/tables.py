@@ -123,7 +123,7 @@ def limits_table(problem: Any, values: Any = None, prices: Any = None, price: st
     """The limits of a model and, if they are known, a policy's values and prices."""
     limits = problem.constraints
     columns: dict[str, list[Any]] = {
-        "constraint": [f"{c.name}{' per step' if c.per_step else ''}" for c in limits],
+        "constraint": [f"{c.name}{c.unit}" for c in limits],
         "limit": [str(c) for c in limits],
     }
     if values is not None:

@@ -221,11 +221,14 @@ class Scaled(NamedTuple):
     sizes: StateArray  # w / W, 0 where the process has ended
     stages: int = 1
 
-    def table(self, values: PairTable) -> PairTable:
-        """The costs or rewards that belong to those of the original: W c / w, one copy for each stage."""
+    def table(self, values: PairTable, stage: int | None = None) -> PairTable:
+        """The costs or rewards that belong to those of the original: W c / w, one copy for each stage, or for one."""
         per_state = np.divide(1.0, self.sizes, out=np.zeros_like(self.sizes), where=self.sizes > 0.0)
         flat = np.zeros(self.pairs.count)
-        flat[: self.stages * values.size] = np.tile(values.ravel(), self.stages)
+        if stage is None:
+            flat[: self.stages * values.size] = np.tile(values.ravel(), self.stages)
+        else:
+            flat[stage * values.size : (stage + 1) * values.size] = values.ravel()
         scaled = self.pairs.like(flat) * self.pairs.over(per_state)
         check_underflow(scaled.ravel(), flat != 0.0, "costs or rewards")
         return np.asarray(scaled)

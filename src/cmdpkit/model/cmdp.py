@@ -123,7 +123,7 @@ class CMDP(Problem):
         self.longest_row = longest_row(self.transitions)
         self.maximise = kind == "reward"
         self.objective: PairTable = check_table(table, self.pairs, self.transitions, kind)
-        self.constraints = _check_constraints(constraints, self.pairs, self.transitions, self.criterion)
+        self.constraints = _check_constraints(constraints, self)
         self.initial: StateArray = check_initial(initial_state(initial, self.pairs), self.states)
         self._set_objective(objective_name, objective_per_step)
         if self.objective_per_step and self.criterion != "discounted":
@@ -156,7 +156,9 @@ class CMDP(Problem):
         settings: dict[str, Any] = {"reward" if self.maximise else "cost": scaled.table(self.objective)}
         model = ScaledCMDP(
             scaled.transitions,
-            constraints=[replace(c, values=scaled.table(np.asarray(c.values))) for c in self.constraints],
+            constraints=[
+                replace(c, values=scaled.table(np.asarray(c.values), c.stage)).in_stage(None) for c in self.constraints
+            ],
             gamma=scaled.beta,
             objective_name=self.objective_name,
             initial=scaled.initial,
@@ -295,10 +297,12 @@ class CMDP(Problem):
         """The lowering with other limits on tables of this model; None if one of the tables is new."""
         assert self.lowering is not None
         model, sizes = self.lowering
-        scaled = {id(c.values): d.values for c, d in zip(self.constraints, model.constraints, strict=True)}
-        if any(id(c.values) not in scaled for c in constraints):
+        known = zip(self.constraints, model.constraints, strict=True)
+        scaled = {(id(c.values), c.stage): d.values for c, d in known}
+        if any((id(c.values), c.stage) not in scaled for c in constraints):
             return None
-        return Lowering(model._derived([replace(c, values=scaled[id(c.values)]) for c in constraints]), sizes)
+        limits = [replace(c, values=scaled[id(c.values), c.stage]).in_stage(None) for c in constraints]
+        return Lowering(model._derived(limits), sizes)
 
     def tightened(self, margin: float | ConstraintArray) -> CMDP:
         """The model of eq. cmdp_zero: every row moved inwards by `margin`, one number or one per row."""
@@ -725,6 +729,7 @@ class CMDP(Problem):
         extras: dict[str, Any] = {}
         if self.horizon is not None:
             extras["horizon"] = np.array(self.horizon)
+            extras["stages"] = np.array([-1 if c.stage is None else c.stage for c in self.constraints], dtype=int)
         if self.objective_name is not None:
             extras["objective_name"] = np.array(self.objective_name)
         if self.objective_per_step:
@@ -765,6 +770,9 @@ class CMDP(Problem):
         columns = [arrays[name] for name in ("values", "limits", "names", "at_least", "per_step")]
         lows = arrays.get("lows", np.full(len(arrays["limits"]), np.nan))
         constraints = [_limit_from(*row) for row in zip(lows, *columns, strict=True)]
+        if "stages" in arrays:
+            stages = [None if t < 0 else int(t) for t in arrays["stages"]]
+            constraints = [c.in_stage(t) for c, t in zip(constraints, stages, strict=True)]
         kind = "reward" if arrays["maximise"] else "cost"
         return cls(
             transitions,
@@ -842,16 +850,34 @@ def _check_pairs(
     return matrix, pairs.named(*names)
 
 
-def _check_constraints(constraints: Any, pairs: Pairs, transitions: Any, criterion: str) -> tuple[Limit, ...]:
+def _check_constraints(constraints: Any, cmdp: CMDP) -> tuple[Limit, ...]:
     """Check the limits and their tables of values."""
     limits = check_limits(constraints)
     for limit in limits:
-        if limit.per_step and criterion != "discounted":
-            hint = "multiply the limit by the horizon" if criterion == "horizon" else "state a limit on the total"
-            raise ValueError(
-                f"constraint {limit.name!r} has per_step=True, a limit on (1 - gamma) times a discounted sum; {hint}"
-            )
-    return tuple(
-        replace(limit, values=check_table(limit.values, pairs, transitions, f"constraint {limit.name!r}"))
-        for limit in limits
-    )
+        _check_criterion_of(limit, cmdp)
+    tables = [check_table(c.values, cmdp.pairs, cmdp.transitions, f"constraint {c.name!r}") for c in limits]
+    return tuple(replace(limit, values=table) for limit, table in zip(limits, tables, strict=True))
+
+
+def _check_criterion_of(limit: Limit, cmdp: CMDP) -> None:
+    """Check that a limit is one on the model's criterion."""
+    if limit.per_step and cmdp.criterion in ("total", "horizon"):
+        hint = "multiply the limit by the horizon" if cmdp.criterion == "horizon" else "state a limit on the total"
+        raise ValueError(
+            f"constraint {limit.name!r} has per_step=True, a limit on (1 - gamma) times a discounted sum; {hint}"
+        )
+    if limit.stage is None:
+        return
+    if cmdp.horizon is None:
+        raise ValueError(
+            f"constraint {limit.name!r} is for stage {limit.stage}, but the model has no stages: give horizon"
+        )
+    if limit.stage >= cmdp.horizon:
+        raise ValueError(
+            f"constraint {limit.name!r} is for stage {limit.stage}; the stages are 0 to {cmdp.horizon - 1}"
+        )
+    if cmdp.gamma < 1.0:
+        raise ValueError(
+            f"constraint {limit.name!r} is for one stage, whose value is not discounted; with gamma = {cmdp.gamma:g} "
+            "leave out stage, or gamma"
+        )

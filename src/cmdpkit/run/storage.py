@@ -159,6 +159,7 @@ def _describe(problem: Problem) -> dict[str, Any]:
     described = {name: getattr(problem, name) for name in ("states", "actions", "gamma", "maximise")}
     if problem.criterion != "discounted":
         described |= {"criterion": problem.criterion, "horizon": problem.horizon}
+        described |= {"stages": [c.stage for c in problem.constraints]}
     described |= {name: value for name in MODEL_LATER[1:] if (value := getattr(problem, name))}
     if problem.num_rows > problem.num_constraints:
         described["lows"] = [c.ends[0] if len(c.sides()) == 2 else None for c in problem.constraints]
@@ -168,7 +169,9 @@ def _describe(problem: Problem) -> dict[str, Any]:
 def _problem(described: dict[str, Any]) -> Problem:
     limits = described["limits"]
     lows = described.get("lows", [None] * len(limits))
-    constraints = tuple(_limit(low, *row) for low, row in zip(lows, limits, strict=True))
+    stages = described.get("stages", [None] * len(limits))
+    rows = zip(lows, stages, limits, strict=True)
+    constraints = tuple(_limit(low, *row).in_stage(stage) for low, stage, row in rows)
     names = ("states", "actions", "gamma", "maximise", "criterion", "horizon", *MODEL_LATER[1:])
     return Problem.described(**{n: described[n] for n in names if n in described}, constraints=constraints)
 
