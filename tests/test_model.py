@@ -857,7 +857,7 @@ def test_the_arguments_after_the_transitions_have_names():
     with pytest.raises(TypeError, match="positional"):
         ck.CMDP(P, R, gamma=0.9)
     with pytest.raises(TypeError, match="gamma"):
-        ck.CMDP(P, reward=R)  # type: ignore[call-arg]
+        ck.CMDP(P, reward=R)
 
 
 def test_fine_scales_by_hand():

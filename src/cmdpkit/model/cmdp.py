@@ -54,11 +54,12 @@ class CMDP(Problem):
     Args:
         transitions: P(s' | s, a), as an (S, A, S) array or as a scipy.sparse (S·A, S) matrix with row s·A + a. With
             `available`, also an (N, S) array or matrix with a row for each of the N available pairs only.
-        reward: (S, A) array whose discounted sum is maximised; or
-        cost: (S, A) array whose discounted sum is minimised. Give exactly one of the two. Also (S,), the same for all
+        reward: (S, A) array whose discounted sum (or average) is maximised; or
+        cost: (S, A) array that is minimised in the same way. Give exactly one of the two. Also (S,), the same for all
             actions; (S, A, S), which may depend on the next state; or (N,), one number per available pair.
         constraints: any number of `AtMost`, `AtLeast`, `Equal` and `Between`, with values of the same shapes.
-        gamma: the discount factor, in [0, 1).
+        gamma: the discount factor, in [0, 1); or
+        average: True for long-run averages per step instead of discounted sums, in the objective and all limits.
         initial: distribution of the initial state, as (S,) or {state: probability}, or a single state; uniform by
             default.
         available: (S, A) booleans, or a scipy.sparse (S, A) matrix whose stored entries are the available pairs. What
@@ -90,7 +91,8 @@ class CMDP(Problem):
         reward: ArrayLike | None = None,
         cost: ArrayLike | None = None,
         constraints: Iterable[Limit] = (),
-        gamma: float,
+        gamma: float | None = None,
+        average: bool = False,
         initial: Any = None,
         available: Any = None,
         state_labels: Iterable[Label] | None = None,
@@ -100,10 +102,11 @@ class CMDP(Problem):
         action_axis: int | None = None,
     ) -> None:
         kind, table = _one_objective(reward, cost)
-        self.gamma = check_gamma(gamma)
+        self.criterion, self.gamma = _check_criterion(gamma, average)
         self.transitions, self.pairs = _check_pairs(transitions, available, state_labels, action_labels, action_axis)
         self.states, self.actions = self.pairs.states, self.pairs.actions
-        self.row_sums = check_rows(self.transitions, self.gamma, self.pairs.pair_name, self.pairs.state_name)
+        discount = self.gamma if self.criterion == "discounted" else 0.0
+        self.row_sums = check_rows(self.transitions, discount, self.pairs.pair_name, self.pairs.state_name)
         self.longest_row = longest_row(self.transitions)
         self.maximise = kind == "reward"
         self.objective: PairTable = check_table(table, self.pairs, self.transitions, kind)
@@ -133,9 +136,7 @@ class CMDP(Problem):
 
     def _check_range(self) -> None:
         """Check that values and their squares do not overflow."""
-        sizes = np.append(
-            self.cost_sizes.max() / LARGEST_VALUE / (1.0 - self.gamma), np.abs(self.limits) / LARGEST_VALUE
-        )
+        sizes = np.append(self.cost_sizes.max() / LARGEST_VALUE / self.step_weight, np.abs(self.limits) / LARGEST_VALUE)
         if sizes.max() > 1.0:
             raise ValueError(f"costs / (1 - gamma) and limits must not exceed {LARGEST_VALUE:g}; use a larger unit")
 
@@ -203,6 +204,26 @@ class CMDP(Problem):
         kind, table = _one_objective(reward, cost)
         name = table if isinstance(table, str) else None
         return self._derived(self.constraints, self._table(table, kind), kind == "reward", objective_name=name)
+
+    def with_criterion(self, *, gamma: float | None = None, average: bool = False) -> CMDP:
+        """The same model under another criterion; the transitions and all tables are shared.
+
+        A limit that is not per step keeps its number, which then means another thing.
+
+        Args:
+            gamma: the discount factor of discounted sums; or
+            average: True for long-run averages.
+
+        Example:
+            >>> import cmdpkit as ck
+            >>> power = ck.solve(ck.problems.wireless().with_criterion(average=True)).constraint_values
+            >>> print(power.round(6))
+            [1.5]
+        """
+        criterion = _check_criterion(gamma, average)
+        if criterion[0] == "discounted":
+            check_rows(self.transitions, criterion[1], self.pairs.pair_name, self.pairs.state_name)
+        return self._derived(self.constraints, self.objective, criterion=criterion[0], gamma=criterion[1])
 
     def _table(self, table: Any, kind: str) -> PairTable:
         """A table as given, or that of the constraint with this name."""
@@ -659,7 +680,7 @@ class CMDP(Problem):
 
     def _extras(self) -> dict[str, Any]:
         """For files: what models had not at first."""
-        extras: dict[str, Any] = {}
+        extras: dict[str, Any] = {"average": np.array(True)} if self.criterion == "average" else {}
         if self.objective_name is not None:
             extras["objective_name"] = np.array(self.objective_name)
         if self.objective_per_step:
@@ -704,7 +725,7 @@ class CMDP(Problem):
         return cls(
             transitions,
             constraints=constraints,
-            gamma=float(arrays["gamma"]),
+            **_stored_criterion(arrays),
             initial=arrays["initial"],
             available=None if pairs.is_full else pairs.sparse_mask,
             state_labels=pairs.state_labels,
@@ -713,6 +734,15 @@ class CMDP(Problem):
             objective_per_step=bool(arrays.get("objective_per_step", False)),
             action_axis=1,
             **{kind: objective},
+        )
+
+
+def refuse_averages(problem: Problem, what: str) -> None:
+    """What knows discounted models only says so."""
+    if problem.criterion == "average":
+        raise ValueError(
+            f"{what} knows discounted models only, and this model has average=True; solve it with 'auto', 'columns', "
+            "'lp' or 'pmd-pd', or give it a gamma close to 1"
         )
 
 
@@ -730,6 +760,23 @@ def _one_objective(reward: Any, cost: Any) -> tuple[str, Any]:
         given = "both were" if reward is not None else "neither was"
         raise ValueError(f"exactly one of reward (maximised) and cost (minimised) is needed; {given} given")
     return ("cost", cost) if reward is None else ("reward", reward)
+
+
+def _check_criterion(gamma: Any, average: Any) -> tuple[str, float]:
+    """The criterion and its discount factor; a long-run average has none, which is 1 in all look-aheads."""
+    if not isinstance(average, (bool, np.bool_)):
+        raise TypeError(f"average must be True or False, not {average!r}")
+    if average and gamma is not None:
+        raise ValueError(f"a long-run average has no discount: leave out gamma={gamma!r}, or average=True")
+    if average:
+        return "average", 1.0
+    if gamma is None:
+        raise TypeError("gamma must be a number, not NoneType: give the discount factor, or average=True for averages")
+    return "discounted", check_gamma(gamma)
+
+
+def _stored_criterion(arrays: dict[str, Any]) -> dict[str, Any]:
+    return {"average": True} if "average" in arrays else {"gamma": float(arrays["gamma"])}
 
 
 def check_model(cmdp: Any) -> None:

@@ -27,6 +27,7 @@ class Problem:
     actions: int
     pairs: Pairs
     gamma: float
+    criterion: str = "discounted"
     maximise: bool
     constraints: tuple[Limit, ...]
     objective_name: str | None = None
@@ -41,12 +42,14 @@ class Problem:
         gamma: float,
         maximise: bool,
         constraints: tuple[Limit, ...],
+        criterion: str = "discounted",
         objective_name: str | None = None,
         objective_per_step: bool = False,
     ) -> Problem:
         """A problem of which only sizes and limits are known."""
         problem = Problem()
         problem.states, problem.actions, problem.gamma = states, actions, gamma
+        problem.criterion = criterion
         problem.pairs = Pairs(states, actions)
         problem.maximise, problem.constraints = maximise, constraints
         problem.objective_name, problem.objective_per_step = objective_name, objective_per_step
@@ -75,7 +78,7 @@ class Problem:
         self.limits: ConstraintArray = freeze(np.array([c.limit for c in self.rows], dtype=float))
         self.offsets: Array = freeze(self.signs * self.limits)
         # A quantity per step is (1 − γ) V; that factor is included in the cost.
-        share = 1.0 - self.gamma
+        share = self.step_weight
         per_step = [c.sign * (share if c.per_step else 1.0) for c in self.rows]
         self.units: CostArray = freeze(np.array([self.sense * (share if self.objective_per_step else 1.0), *per_step]))
 
@@ -83,6 +86,19 @@ class Problem:
     def num_constraints(self) -> int:
         """How many limits were stated."""
         return len(self.constraints)
+
+    @property
+    def step_weight(self) -> float:
+        """What one step counts for in a mean over all steps: 1 − γ, and 1 in a long-run average.
+
+        State visits sum to its inverse, and no value is larger than the largest cost divided by it.
+        """
+        return 1.0 if self.criterion == "average" else 1.0 - self.gamma
+
+    @property
+    def measure(self) -> str:
+        """What a value is, in words."""
+        return "long-run average" if self.criterion == "average" else "expected discounted sum"
 
     @property
     def names(self) -> list[str]:
@@ -165,4 +181,5 @@ class Problem:
 
     def __repr__(self) -> str:
         sizes = f"states={self.states}, actions={self.actions}"
-        return f"{type(self).__name__}({sizes}, constraints={self.names}, gamma={self.gamma})"
+        criterion = "average=True" if self.criterion == "average" else f"gamma={self.gamma}"
+        return f"{type(self).__name__}({sizes}, constraints={self.names}, {criterion})"

@@ -41,7 +41,7 @@ def save_result(result: RunResult, path: PathLike) -> None:
             arrays |= _policy_arrays(entry.name, value)
         elif entry.name == "model":
             plain["model"] = _describe(value)
-            plain["version"] = 2 if any(key in plain["model"] for key in MODEL_LATER) else 1
+            plain["version"] = 2 if any(key in plain["model"] for key in (*MODEL_LATER, "criterion")) else 1
         else:
             plain[entry.name] = _encode(value)
     save_arrays(path, KIND, arrays | {"plain": np.array(json.dumps(plain))})
@@ -154,6 +154,8 @@ def _describe(problem: Problem) -> dict[str, Any]:
     limits = [[c.name, sign, limit, c.per_step] for c, sign, limit in zip(problem.constraints, *columns, strict=True)]
     described = {name: getattr(problem, name) for name in ("states", "actions", "gamma", "maximise")}
     described |= {name: value for name in MODEL_LATER[1:] if (value := getattr(problem, name))}
+    if problem.criterion != "discounted":
+        described["criterion"] = problem.criterion
     if problem.num_rows > problem.num_constraints:
         described["lows"] = [c.ends[0] if len(c.sides()) == 2 else None for c in problem.constraints]
     return described | {"limits": limits}
@@ -163,7 +165,7 @@ def _problem(described: dict[str, Any]) -> Problem:
     limits = described["limits"]
     lows = described.get("lows", [None] * len(limits))
     constraints = tuple(_limit(low, *row) for low, row in zip(lows, limits, strict=True))
-    names = ("states", "actions", "gamma", "maximise", *MODEL_LATER[1:])
+    names = ("states", "actions", "gamma", "maximise", "criterion", *MODEL_LATER[1:])
     return Problem.described(**{n: described[n] for n in names if n in described}, constraints=constraints)
 
 
