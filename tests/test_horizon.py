@@ -520,3 +520,25 @@ def test_limits_on_single_stages_are_kept_named_and_checked(tmp_path):
         limit = ck.AtMost(cost, 1.0, stage=more.pop("stage"))
         with pytest.raises(ValueError, match=text):
             ck.CMDP(P, reward=cost, constraints=[limit], **more)
+
+
+def test_criteria_can_be_exchanged():
+    P = np.zeros((2, 2, 2))
+    P[0, 0], P[0, 1], P[1, :] = [0.5, 0.5], [0.0, 1.0], [0.0, 1.0]
+    kept = np.array([[1.0, 1.0], [0.0, 0.0]])
+    discounted = ck.CMDP(
+        P, reward=kept, constraints=[ck.AtMost(kept, 10.0, name="kept")], gamma=0.9, initial=0, action_axis=1
+    )
+    total, three = discounted.with_criterion(gamma=1), discounted.with_criterion(horizon=3)
+    assert ck.solve(total).objective == pytest.approx(2.0, abs=1e-9)
+    assert ck.solve(three).objective == pytest.approx(1.75, abs=1e-9)
+    assert ck.solve(three.with_criterion(gamma=0.9)).objective == pytest.approx(1.0 / 0.55, abs=1e-6)
+    average = three.with_criterion(average=True)
+    assert (average.criterion, average.lowering, average.blocks) == ("average", None, None)
+    assert ck.solve(average).objective == pytest.approx(0.0, abs=1e-9)
+    late = ck.CMDP(P, reward=kept, constraints=[ck.AtMost(kept, 1.0, stage=2)], horizon=3, action_axis=1)
+    for other in ({"gamma": 0.9}, {"horizon": 2}, {"average": True}):
+        with pytest.raises(ValueError, match="is for stage 2"):
+            late.with_criterion(**other)
+    with pytest.raises(ValueError, match="a long-run average has no horizon"):
+        ck.CMDP(P, reward=kept, horizon=3, average=True, action_axis=1)

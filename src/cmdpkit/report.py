@@ -105,7 +105,8 @@ def _objective_name(problem: Problem) -> str:
 
 def _unit(problem: Problem) -> str:
     """What the objective measures."""
-    return "expected discounted average per step" if problem.objective_per_step else problem.value_name
+    average = problem.objective_per_step and problem.criterion == "discounted"
+    return "expected discounted average per step" if average else problem.value_name
 
 
 def _constraint_table(certificate: Certificate, cmdp: Problem) -> Any:

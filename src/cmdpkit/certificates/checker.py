@@ -9,6 +9,7 @@ import numpy as np
 from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.checks import Array, longest_row
 from cmdpkit.evaluation.bounds import EPS, TINY, values_error
+from cmdpkit.evaluation.gain_bounds import averages_with_errors
 from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.model import CMDP
 from cmdpkit.policy import MixturePolicy, TabularPolicy
@@ -48,7 +49,7 @@ def refutation(cmdp: CMDP, policy: AnyPolicy, farkas: Array, margin: float, plan
 
 
 def values_with_errors(cmdp: CMDP, policy: AnyPolicy, plan: Plan | None = None) -> tuple[Array, Array]:
-    """(m + 1,) discounted sums of all costs from the start, limits not subtracted, and a bound on the error of each."""
+    """(m + 1,) values of all costs from the start, limits not subtracted, and a bound on the error of each."""
     plan = Plan(None if plan is None else plan.method)  # a copy: proofs do not change the run
     if not isinstance(policy, MixturePolicy):
         return _of_stationary(cmdp, policy, plan)
@@ -61,6 +62,8 @@ def values_with_errors(cmdp: CMDP, policy: AnyPolicy, plan: Plan | None = None) 
 
 def _of_stationary(cmdp: CMDP, policy: TabularPolicy, plan: Plan) -> tuple[Array, Array]:
     pi, pairs = policy.pi, cmdp.pairs
+    if cmdp.criterion == "average":
+        return averages_with_errors(cmdp, pi, plan)
     system = PolicySystem(cmdp, pi, plan=plan)
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing, and says so
         policy_cost = pairs.expect(pi, cmdp.costs)

@@ -113,16 +113,25 @@ def rows_of(matrix: Any, first: int, last: int) -> Any:
 
 
 def advantages(cmdp: CMDP, values: Array) -> Array:
-    """A_i(s, a) = c_i(s, a) + γ Σ P V_i − V_i(s) of all costs i, as (N, m + 1), from V as (S, m + 1)."""
+    """A_i(s, a) = c_i(s, a) + γ Σ P V_i − V_i(s) of all costs i, as (N, m + 1), from V as (S, m + 1).
+
+    For long-run averages, less the average of each cost.
+    """
+    cost = cmdp.costs.T - gain(cmdp, values)
     if not is_compiled(cmdp.transitions):
         table = look_ahead(cmdp, values)
-        table += cmdp.costs.T
+        table += cost
         by_pair = cmdp.pairs.like(table)  # a view
         by_pair -= cmdp.pairs.over(values)
         return table
-    table = padded(cmdp.costs.T)
+    table = padded(cost)
     ahead(cmdp.transitions, cmdp.gamma, table, padded(values), table, minus=1.0, heads=cmdp.pairs.heads)
     return table[:, : values.shape[1]]
+
+
+def gain(cmdp: CMDP, values: Array) -> Any:
+    """What a step costs in the long run, from values (S,) or (S, n): ρ · V for an average model, else 0."""
+    return cmdp.initial @ values if cmdp.criterion == "average" else 0.0
 
 
 def padded(table: Array) -> Array:

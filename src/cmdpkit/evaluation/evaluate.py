@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array, PairTable
-from cmdpkit.evaluation.backup import look_ahead
-from cmdpkit.evaluation.system import PolicySystem
+from cmdpkit.evaluation.backup import gain, look_ahead
+from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.model import CMDP, Pairs, check_model
 from cmdpkit.policy import MixturePolicy, as_policy, lowered_policy
 
@@ -71,11 +71,13 @@ def evaluate(cmdp: CMDP, policy: Any) -> Evaluation:
     # Back to the user's sense: a reward is −c_0, an AtLeast quantity is −c_i.
     signs = np.concatenate([[cmdp.sense], cmdp.stated(cmdp.signs)])[:, None]
     tables = signs * cmdp.costs[np.append(0, 1 + cmdp.stated(np.arange(cmdp.num_rows)))]
-    system = PolicySystem(cmdp, pi)
+    system = policy_system(cmdp, pi)
     # V = (I − γ P_π)⁻¹ c_π,   Q = c + γ P V,   d(s, a) = (1 − γ) x(s) π(a|s) with x = (I − γ P_π)⁻ᵀ ρ
     values = system.state_values(cmdp.pairs.expect(pi, tables))
-    q = (tables + look_ahead(cmdp, values).T).reshape(-1, *pi.shape)
-    occupancy = (1.0 - cmdp.gamma) * cmdp.pairs.over(system.state_occupancy()) * pi
+    # For a long-run average g: V = g + h, Q = c − g + P V, and d is the stationary distribution
+    ahead = look_ahead(cmdp, values) - gain(cmdp, values)
+    q = (tables + ahead.T).reshape(-1, *pi.shape)
+    occupancy = cmdp.step_weight * cmdp.pairs.over(system.state_occupancy()) * pi
     at_start = cmdp.initial @ values
     start = float(at_start[0]) + 0.0, at_start[1:]
     return Evaluation(*start, np.ascontiguousarray(values.T), q, occupancy, cmdp.pairs)

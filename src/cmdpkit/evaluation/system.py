@@ -160,7 +160,8 @@ def first_method(chain: Any) -> str | None:
 
 def rounding_floor(cmdp: CMDP) -> Array:
     """(m + 1,) rounding error of the values of a policy: no evaluation needs to be more accurate."""
-    return _rounding(cmdp.gamma) * cmdp.cost_sizes / (1.0 - cmdp.gamma)
+    discount = 0.0 if cmdp.criterion == "average" else cmdp.gamma
+    return _rounding(discount) * cmdp.cost_sizes / cmdp.step_weight
 
 
 def _rounding(gamma: float) -> float:

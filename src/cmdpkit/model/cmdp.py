@@ -66,13 +66,14 @@ class CMDP(Problem):
     Args:
         transitions: P(s' | s, a), as an (S, A, S) array or as a scipy.sparse (S·A, S) matrix with row s·A + a. With
             `available`, also an (N, S) array or matrix with a row for each of the N available pairs only.
-        reward: (S, A) array whose discounted sum is maximised; or
-        cost: (S, A) array whose discounted sum is minimised. Give exactly one of the two. Also (S,), the same for all
+        reward: (S, A) array whose discounted sum (or average) is maximised; or
+        cost: (S, A) array that is minimised in the same way. Give exactly one of the two. Also (S,), the same for all
             actions; (S, A, S), which may depend on the next state; or (N,), one number per available pair.
         constraints: any number of `AtMost`, `AtLeast`, `Equal` and `Between`, with values of the same shapes.
-        gamma: the discount factor, in [0, 1); or 1 for totals until the process ends, which every policy must reach: a
+        gamma: the discount factor, in [0, 1); 1 for totals until the process ends, which every policy must reach: a
             set of states that are never left and cost nothing.
         horizon: T, for totals over T steps (discounted if gamma is given). The policy then has a table for each step.
+        average: True for long-run averages per step instead of discounted sums, in the objective and all limits.
         initial: distribution of the initial state, as (S,) or {state: probability}, or a single state; uniform by
             default.
         available: (S, A) booleans, or a scipy.sparse (S, A) matrix whose stored entries are the available pairs. What
@@ -106,6 +107,7 @@ class CMDP(Problem):
         constraints: Iterable[Limit] = (),
         gamma: float | None = None,
         horizon: int | None = None,
+        average: bool = False,
         initial: Any = None,
         available: Any = None,
         state_labels: Iterable[Label] | None = None,
@@ -115,7 +117,7 @@ class CMDP(Problem):
         action_axis: int | None = None,
     ) -> None:
         kind, table = _one_objective(reward, cost)
-        self.criterion, self.gamma, self.horizon = _check_criterion(gamma, horizon)
+        self.criterion, self.gamma, self.horizon = _check_criterion(gamma, horizon, average)
         self.transitions, self.pairs = _check_pairs(transitions, available, state_labels, action_labels, action_axis)
         self.states, self.actions = self.pairs.states, self.pairs.actions
         discount = self.gamma if self.criterion == "discounted" else 0.0
@@ -126,7 +128,7 @@ class CMDP(Problem):
         self.constraints = _check_constraints(constraints, self)
         self.initial: StateArray = check_initial(initial_state(initial, self.pairs), self.states)
         self._set_objective(objective_name, objective_per_step)
-        if self.objective_per_step and self.criterion != "discounted":
+        if self.objective_per_step and self.criterion in ("total", "horizon"):
             raise ValueError(f"objective_per_step=True is for discounted sums; the criterion is the {self.value_name}")
         self._set_units()
         self._set_costs()
@@ -147,7 +149,7 @@ class CMDP(Problem):
 
     def _lowered(self) -> Lowering | None:
         """The discounted model that has the same values, for the other criteria."""
-        if self.criterion == "discounted":
+        if self.criterion not in ("total", "horizon"):
             return None
         if self.horizon is None:
             scaled = until_absorbed(self.transitions, self.pairs, self.costs, self.initial)
@@ -178,15 +180,13 @@ class CMDP(Problem):
     @cached_property
     def blocks(self) -> tuple[int, ...] | None:
         """Where blocks of states begin that lead to later blocks only, as the stages of a horizon; None if not so."""
-        return forward_blocks(self.transitions, self.pairs)
+        return None if self.criterion == "average" else forward_blocks(self.transitions, self.pairs)
 
     def _check_range(self) -> None:
         """Check that values and their squares do not overflow."""
         if self.lowering is not None:
             return  # its model has been checked
-        sizes = np.append(
-            self.cost_sizes.max() / LARGEST_VALUE / (1.0 - self.gamma), np.abs(self.limits) / LARGEST_VALUE
-        )
+        sizes = np.append(self.cost_sizes.max() / LARGEST_VALUE / self.step_weight, np.abs(self.limits) / LARGEST_VALUE)
         if sizes.max() > 1.0:
             raise ValueError(f"{self._sums} and limits must not exceed {LARGEST_VALUE:g}; use a larger unit")
 
@@ -257,6 +257,32 @@ class CMDP(Problem):
         name = table if isinstance(table, str) else None
         return self._derived(self.constraints, self._table(table, kind), kind == "reward", objective_name=name)
 
+    def with_criterion(self, *, gamma: float | None = None, horizon: int | None = None, average: bool = False) -> CMDP:
+        """The same model under another criterion; the transitions and all tables are shared.
+
+        A limit that is not per step keeps its number, which then means another thing.
+
+        Args:
+            gamma: the discount factor of discounted sums, or 1 for totals until the end; or
+            horizon: the number of steps; or
+            average: True for long-run averages.
+
+        Example:
+            >>> import cmdpkit as ck
+            >>> power = ck.solve(ck.problems.wireless().with_criterion(average=True)).constraint_values
+            >>> print(power.round(6))
+            [1.5]
+        """
+        criterion, discount, steps = _check_criterion(gamma, horizon, average)
+        if criterion == "discounted":
+            check_rows(self.transitions, discount, self.pairs.pair_name, self.pairs.state_name)
+        if criterion in ("total", "horizon") and self.objective_per_step:
+            raise ValueError("the objective is stated per step, which is for discounts and averages; state a total")
+        for limit in self.constraints:
+            _check_criterion_of(limit, criterion, discount, steps)
+        settings: dict[str, Any] = {"criterion": criterion, "gamma": discount, "horizon": steps}
+        return self._derived(self.constraints, self.objective, **settings)
+
     def _table(self, table: Any, kind: str) -> PairTable:
         """A table as given, or that of the constraint with this name."""
         if not isinstance(table, str):
@@ -275,7 +301,9 @@ class CMDP(Problem):
     ) -> CMDP:
         """The model with other, validated limits, objective and attributes. Whatever stays is shared."""
         model = object.__new__(type(self))
-        model.__dict__.update({name: value for name, value in self.__dict__.items() if name != "_frozen"})
+        model.__dict__.update(
+            {name: value for name, value in self.__dict__.items() if name not in ("_frozen", "blocks")}
+        )
         model.constraints = tuple(constraints)
         if objective is not None:
             model.objective = objective
@@ -286,9 +314,8 @@ class CMDP(Problem):
         kept = [(id(c.values), c.sign, c.per_step) for c in model.rows]
         if objective is not None or kept != [(id(c.values), c.sign, c.per_step) for c in self.rows]:
             model._set_costs()
-        if self.lowering is not None:
-            shared = None if objective is not None or others else self._lowering_of(model.constraints)
-            model.lowering = shared or model._lowered()
+        known = self.lowering is not None and objective is None and not others
+        model.lowering = (self._lowering_of(model.constraints) if known else None) or model._lowered()
         model._check_range()
         model._frozen = True
         return model
@@ -726,7 +753,7 @@ class CMDP(Problem):
 
     def _extras(self) -> dict[str, Any]:
         """For files: what models had not at first."""
-        extras: dict[str, Any] = {}
+        extras: dict[str, Any] = {"average": np.array(True)} if self.criterion == "average" else {}
         if self.horizon is not None:
             extras["horizon"] = np.array(self.horizon)
             extras["stages"] = np.array([-1 if c.stage is None else c.stage for c in self.constraints], dtype=int)
@@ -777,8 +804,7 @@ class CMDP(Problem):
         return cls(
             transitions,
             constraints=constraints,
-            gamma=float(arrays["gamma"]),
-            horizon=int(arrays["horizon"]) if "horizon" in arrays else None,
+            **_stored_criterion(arrays),
             initial=arrays["initial"],
             available=None if pairs.is_full else pairs.sparse_mask,
             state_labels=pairs.state_labels,
@@ -787,6 +813,15 @@ class CMDP(Problem):
             objective_per_step=bool(arrays.get("objective_per_step", False)),
             action_axis=1,
             **{kind: objective},
+        )
+
+
+def refuse_averages(problem: Problem, what: str) -> None:
+    """What knows discounted models only says so."""
+    if problem.criterion == "average":
+        raise ValueError(
+            f"{what} knows discounted models only, and this model has average=True; solve it with 'auto', 'columns', "
+            "'lp' or 'pmd-pd', or give it a gamma close to 1"
         )
 
 
@@ -813,13 +848,26 @@ class ScaledCMDP(CMDP):
     _sums = "costs times the expected number of steps"
 
 
+def _stored_criterion(arrays: dict[str, Any]) -> dict[str, Any]:
+    if "average" in arrays:
+        return {"average": True}
+    return {"gamma": float(arrays["gamma"]), "horizon": int(arrays["horizon"]) if "horizon" in arrays else None}
+
+
 def check_model(cmdp: Any) -> None:
     if not isinstance(cmdp, CMDP):
         raise TypeError(f"a cmdpkit.CMDP is needed, not {type(cmdp).__name__}")
 
 
-def _check_criterion(gamma: Any, horizon: Any) -> tuple[str, float, int | None]:
-    """The criterion, its discount factor and its horizon."""
+def _check_criterion(gamma: Any, horizon: Any, average: Any) -> tuple[str, float, int | None]:
+    """The criterion, its discount factor and its horizon. A long-run average has no discount: 1 in all look-aheads."""
+    if not isinstance(average, (bool, np.bool_)):
+        raise TypeError(f"average must be True or False, not {average!r}")
+    if average and (gamma is not None or horizon is not None):
+        other, what = (f"gamma={gamma!r}", "discount") if horizon is None else (f"horizon={horizon!r}", "horizon")
+        raise ValueError(f"a long-run average has no {what}: leave out {other}, or average=True")
+    if average:
+        return "average", 1.0, None
     if horizon is not None:
         steps = check_count(horizon, "horizon", least=1)
         whole = gamma is None or check_number(gamma, "gamma") == 1.0
@@ -827,7 +875,7 @@ def _check_criterion(gamma: Any, horizon: Any) -> tuple[str, float, int | None]:
     if gamma is None:
         raise TypeError(
             "gamma is needed: a discount factor below 1, or 1 for totals until the process ends; or horizon, a number "
-            "of steps"
+            "of steps; or average=True for long-run averages"
         )
     return ("total", 1.0, None) if check_number(gamma, "gamma") == 1.0 else ("discounted", check_gamma(gamma), None)
 
@@ -854,30 +902,28 @@ def _check_constraints(constraints: Any, cmdp: CMDP) -> tuple[Limit, ...]:
     """Check the limits and their tables of values."""
     limits = check_limits(constraints)
     for limit in limits:
-        _check_criterion_of(limit, cmdp)
+        _check_criterion_of(limit, cmdp.criterion, cmdp.gamma, cmdp.horizon)
     tables = [check_table(c.values, cmdp.pairs, cmdp.transitions, f"constraint {c.name!r}") for c in limits]
     return tuple(replace(limit, values=table) for limit, table in zip(limits, tables, strict=True))
 
 
-def _check_criterion_of(limit: Limit, cmdp: CMDP) -> None:
+def _check_criterion_of(limit: Limit, criterion: str, gamma: float, horizon: int | None) -> None:
     """Check that a limit is one on the model's criterion."""
-    if limit.per_step and cmdp.criterion in ("total", "horizon"):
-        hint = "multiply the limit by the horizon" if cmdp.criterion == "horizon" else "state a limit on the total"
+    if limit.per_step and criterion in ("total", "horizon"):
+        hint = "multiply the limit by the horizon" if criterion == "horizon" else "state a limit on the total"
         raise ValueError(
             f"constraint {limit.name!r} has per_step=True, a limit on (1 - gamma) times a discounted sum; {hint}"
         )
     if limit.stage is None:
         return
-    if cmdp.horizon is None:
+    if horizon is None:
         raise ValueError(
             f"constraint {limit.name!r} is for stage {limit.stage}, but the model has no stages: give horizon"
         )
-    if limit.stage >= cmdp.horizon:
+    if limit.stage >= horizon:
+        raise ValueError(f"constraint {limit.name!r} is for stage {limit.stage}; the stages are 0 to {horizon - 1}")
+    if gamma < 1.0:
         raise ValueError(
-            f"constraint {limit.name!r} is for stage {limit.stage}; the stages are 0 to {cmdp.horizon - 1}"
-        )
-    if cmdp.gamma < 1.0:
-        raise ValueError(
-            f"constraint {limit.name!r} is for one stage, whose value is not discounted; with gamma = {cmdp.gamma:g} "
+            f"constraint {limit.name!r} is for one stage, whose value is not discounted; with gamma = {gamma:g} "
             "leave out stage, or gamma"
         )

@@ -29,7 +29,7 @@ class Problem:
     gamma: float
     maximise: bool
     constraints: tuple[Limit, ...]
-    criterion: str = "discounted"  # what values are: or "total", until the process ends; or "horizon", over T steps
+    criterion: str = "discounted"  # what values are: or "average", "total", "horizon"
     horizon: int | None = None  # T
     objective_name: str | None = None
     objective_per_step: bool = False
@@ -80,7 +80,7 @@ class Problem:
         self.limits: ConstraintArray = freeze(np.array([c.limit for c in self.rows], dtype=float))
         self.offsets: Array = freeze(self.signs * self.limits)
         # A quantity per step is (1 − γ) V; that factor is included in the cost.
-        share = 1.0 - self.gamma
+        share = self.step_weight
         per_step = [c.sign * (share if c.per_step else 1.0) for c in self.rows]
         self.units: CostArray = freeze(np.array([self.sense * (share if self.objective_per_step else 1.0), *per_step]))
 
@@ -88,6 +88,14 @@ class Problem:
     def num_constraints(self) -> int:
         """How many limits were stated."""
         return len(self.constraints)
+
+    @property
+    def step_weight(self) -> float:
+        """What one step counts for in a mean over all steps: 1 − γ, and 1 in a long-run average.
+
+        State visits sum to its inverse, and no value is larger than the largest cost divided by it.
+        """
+        return 1.0 if self.criterion == "average" else 1.0 - self.gamma
 
     @property
     def names(self) -> list[str]:
@@ -144,7 +152,8 @@ class Problem:
         if self.criterion == "horizon":
             steps = f"{self.horizon} step{'s' if self.horizon != 1 else ''}"
             return f"expected {'total' if self.gamma == 1.0 else 'discounted sum'} over {steps}"
-        return "expected total until the end" if self.criterion == "total" else "expected discounted sum"
+        names = {"average": "long-run average", "total": "expected total until the end"}
+        return names.get(self.criterion, "expected discounted sum")
 
     @property
     def sense(self) -> float:
@@ -179,6 +188,8 @@ class Problem:
     def __repr__(self) -> str:
         sizes = f"states={self.states}, actions={self.actions}"
         time = f"gamma={self.gamma:g}" if self.gamma == 1.0 else f"gamma={self.gamma}"
-        if self.horizon is not None:
+        if self.criterion == "average":
+            time = "average=True"
+        elif self.horizon is not None:
             time = f"horizon={self.horizon}" + (f", {time}" if self.gamma < 1.0 else "")
         return f"{type(self).__name__}({sizes}, constraints={self.names}, {time})"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array, digest
-from cmdpkit.model import CMDP
+from cmdpkit.model import CMDP, refuse_averages
 from cmdpkit.simulators.simulator import Integers, Returns, Simulator, ranges, stream
 
 STREAM_ROLLOUTS = 1_024
@@ -23,6 +23,7 @@ class ModelSimulator(Simulator):
     """The simulator of a known model, with compiled rollouts."""
 
     def __init__(self, cmdp: CMDP) -> None:
+        refuse_averages(cmdp, "simulation")
         self.cmdp = cmdp
         self.states, self.actions, self.gamma = cmdp.states, cmdp.actions, cmdp.gamma
         self.pairs = cmdp.pairs
