@@ -256,9 +256,29 @@ MUTANTS: list[Mutant] = [
         ("sums[axis + 1], unit * sums[0]", "sums[axis + 1], sums[0]", "limits per step are read as sums"),
     ),
     *of(
+        "evaluation/gain_bounds.py",
+        "average_models::test_values_of_policies_lie_within_their_errors",
+        ("error = rounding * size + terms * TINY", "error = 0.0 * size", "averages have no rounding errors"),
+        ("* EPS + row_slack(cmdp)", "* EPS", "averages take rows to sum to one"),
+    ),
+    *of(
+        "evaluation/gains.py",
+        "average_models::test_gain_and_bias_by_every_solver "
+        "average_models::test_a_state_that_is_seldom_visited_does_not_mark_the_cycles "
+        "average_models::test_a_start_that_can_end_in_two_classes",
+        ("more = until[k] / times[k]", "more = until[k]", "an average is the cost of a cycle"),
+        ("visits[states] >= RARE * visits[often]", "visits[states] >= 0.0 * visits[often]", "rare states mark cycles"),
+        ("scale = np.maximum(ends, 0.0) / per_class", "scale = 1.0 / per_class", "all classes are equally likely"),
+    ),
+    *of(
+        "exact/joined.py",
+        "average_models::test_parts_that_limits_need_both_of",
+        ("(1.0 - share) * occupancy + share * everywhere", "occupancy", "parts of a model are not joined"),
+    ),
+    *of(
         "exact/errors.py",
         "frontier",
-        ("1.01 * local * horizon_bound(cmdp, slack)", "1.01 * local", "errors of one step only"),
+        ("1.01 * local * horizon + ", "1.01 * local + ", "errors of one step only"),
     ),
     *of(
         "exact/conflict.py",
@@ -327,7 +347,7 @@ MUTANTS: list[Mutant] = [
         "evaluation/bounds.py",
         "bounds exact certificate",
         ("lowest - float(rounding[0])", "lowest", "the bound forgets the rounding of the backup"),
-        ("slack = cmdp.longest_row * EPS", "slack = 0.0", "row sums are taken as exact"),
+        ("slack = (cmdp.longest_row + cmdp.entry_error) * EPS", "slack = 0.0", "row sums are taken as exact"),
         (
             "down(least * up(g / down(1.0 - g)))",
             "least * g / (1.0 - g)",
@@ -353,7 +373,7 @@ MUTANTS: list[Mutant] = [
     *of(
         "evaluation/evaluate.py",
         "evaluation sampling::test_a_mixture_has_the_average_values",
-        ("occupancy = (1.0 - cmdp.gamma) * ", "occupancy = ", "occupancies sum to 1/(1 − γ)"),
+        ("occupancy = cmdp.step_weight * ", "occupancy = ", "occupancies sum to 1/(1 − γ)"),
         (
             "zip(policy.weights, c, strict=True)",
             "zip([1 / len(policy)] * len(policy), c, strict=True)",
@@ -1159,7 +1179,7 @@ MUTANTS: list[Mutant] = [
             "5.0 / float(spans[0])",
             "CRPO's steps ignore large costs",
         ),
-        ("min(1.0, span) * (1.0 - cmdp.gamma)", "min(1.0, span)", "the entropy bonus is too large for a proof"),
+        ("min(1.0, span) * cmdp.step_weight", "min(1.0, span)", "the entropy bonus is too large for a proof"),
         (
             "theorem.eta_dual, inner_steps=theorem.inner_steps)",
             "theorem.eta_dual)",

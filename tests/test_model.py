@@ -760,12 +760,12 @@ REFUSALS = {
     ),
     # -- gamma
     "gamma -0.1": ({"gamma": -0.1}, "gamma must be in [0, 1), got -0.1", "needs gamma below 1"),
-    "gamma 1": ({"gamma": 1}, "gamma must be in [0, 1), got 1.0", "needs gamma below 1"),
+    "gamma 1": ({"gamma": 1}, "gamma = 1 needs an end that every policy reaches", "use gamma < 1"),
     "gamma 1.5": ({"gamma": 1.5}, "gamma must be in [0, 1), got 1.5", "needs gamma below 1"),
     "gamma nan": ({"gamma": np.nan}, "gamma must be finite, not nan"),
     "gamma inf": ({"gamma": np.inf}, "gamma must be finite, not inf"),
     "gamma string": ({"gamma": "0.9"}, TypeError, "gamma must be a number, not str"),
-    "gamma None": ({"gamma": None}, TypeError, "gamma must be a number, not NoneType"),
+    "gamma None": ({"gamma": None}, TypeError, "gamma is needed: a discount factor below 1"),
     "gamma True": ({"gamma": True}, TypeError, "gamma must be a number, not bool"),
     "gamma False": ({"gamma": np.False_}, TypeError, "gamma must be a number, not bool"),
     "gamma array": ({"gamma": np.array([0.9])}, TypeError, "gamma must be a number, not ndarray"),
@@ -857,7 +857,7 @@ def test_the_arguments_after_the_transitions_have_names():
     with pytest.raises(TypeError, match="positional"):
         ck.CMDP(P, R, gamma=0.9)
     with pytest.raises(TypeError, match="gamma"):
-        ck.CMDP(P, reward=R)  # type: ignore[call-arg]
+        ck.CMDP(P, reward=R)
 
 
 def test_fine_scales_by_hand():

@@ -10,7 +10,20 @@ import pytest
 import scipy.sparse as sp
 from scipy.optimize import linprog
 
-from cmdpkit.problems import CATALOGUE, garnet, grid, inventory, maintenance, paper, two_queues, wireless
+from cmdpkit import evaluate, solve
+from cmdpkit import slater_margin as margin
+from cmdpkit.problems import (
+    CATALOGUE,
+    delivery,
+    epidemic,
+    garnet,
+    grid,
+    inventory,
+    maintenance,
+    paper,
+    two_queues,
+    wireless,
+)
 
 SMALL = {
     "paper": paper,
@@ -115,6 +128,8 @@ def test_every_problem_is_in_the_catalogue_and_introduces_itself():
         (grid(5, 7, gamma=0.9), "CMDP(states=35, actions=4, constraints=['unsafe visits'], gamma=0.9)"),
         (maintenance(4), "CMDP(states=5, actions=3, constraints=['downtime'], gamma=0.99)"),
         (inventory(6, 2), "CMDP(states=7, actions=3, constraints=['fill rate'], gamma=0.99)"),
+        (delivery(2, 3), "CMDP(states=7, actions=8, constraints=['energy'], gamma=1)"),
+        (epidemic(5, 4), "CMDP(states=6, actions=3, constraints=['overload', 'overload at the end'], horizon=4)"),
     ],
     ids=str,
 )
@@ -243,6 +258,65 @@ def test_the_channel_starts_where_it_is_in_the_long_run():
         np.testing.assert_allclose(after.reshape(-1, 4).sum(axis=0), 1 / 4)
 
 
+# -- delivery --
+
+
+def test_a_delivery_moves_slips_waits_and_ends_as_described():
+    cmdp = delivery(rows=2, columns=3, slip=0.2, patience=10.0, slow=0.5, energy=4.0)
+    P = np.asarray(cmdp.transitions.todense()).reshape(7, 8, 7)
+    # From the middle of the lower row, slowly right: half of the time; sideways is up, or against the border
+    assert P[4, 1] == pytest.approx([0.0, 0.045, 0.0, 0.0, 0.45 + 0.045, 0.36, 0.1], abs=1e-15)
+    assert P[4, 5] == pytest.approx([0.0, 0.09, 0.0, 0.0, 0.09, 0.72, 0.1], abs=1e-15)  # fast
+    assert (P[2, :, 6] == 1.0).all()  # the customer's cell: delivered
+    assert (P[6, :, 6] == 1.0).all()
+    energy = np.asarray(cmdp.constraints[0].values)
+    assert energy[4].tolist() == [1.0] * 4 + [4.0] * 4
+    assert not energy[[2, 6]].any()
+    assert cmdp.initial[3] == 1.0
+
+
+def test_a_delivery_without_slips_has_its_closed_form():
+    """Fast all the way: the customer is still there after each of 3 steps."""
+    cmdp = delivery(rows=2, columns=3, slip=0.0, patience=10.0, energy=2.0, budget=100.0)
+    result = solve(cmdp)
+    assert result.objective == pytest.approx(0.9**3, abs=1e-9)
+    assert result.constraint_values[0] == pytest.approx(2.0 * (1.0 + 0.9 + 0.81), abs=1e-9)
+
+
+def test_the_delivery_has_room_and_its_budget_binds():
+    cmdp = delivery()
+    result, free = solve(cmdp), solve(cmdp.with_limits(energy=None))
+    assert result.objective < free.objective - 1e-3
+    assert result.multipliers[0] > 1e-3
+    assert margin(cmdp) > 1.0
+
+
+# -- epidemic --
+
+
+def test_an_epidemic_spreads_as_described():
+    cmdp = epidemic(people=2, weeks=3, contacts=(0.5, 0.0), costs=(0.0, 1.0), recovery=0.6)
+    P = np.asarray(cmdp.transitions).reshape(3, 2, 3)
+    caught = 1.0 - np.exp(-0.25)  # with one of two infected
+    assert P[1, 0] == pytest.approx([0.6 * (1 - caught), 0.6 * caught + 0.4 * (1 - caught), 0.4 * caught], abs=1e-15)
+    assert P[2, 1] == pytest.approx([0.36, 0.48, 0.16], abs=1e-15)
+    assert (P[0, :, 0] == 1.0).all()
+    assert [c.stage for c in cmdp.constraints] == [None, 2]
+
+
+def test_both_limits_of_the_epidemic_bind():
+    cmdp = epidemic(people=12, weeks=10, beds=4)
+    result = solve(cmdp)
+    assert result.certificate.optimal(1e-6)
+    assert (result.multipliers > 1e-3).any()
+    free = evaluate(cmdp, solve(cmdp.with_limits(dict.fromkeys(cmdp.names))).policy)
+    assert (free.constraint_values > cmdp.limits).all()
+    assert margin(cmdp) > 1e-3
+    # Weeks of overload are the sum over all weeks, the second limit is the last of them
+    visits = evaluate(cmdp, result.policy).occupancy.sum(axis=2)
+    assert result.constraint_values == pytest.approx([visits[:, 5:].sum(), visits[-1, 5:].sum()], abs=1e-9)
+
+
 # -- grid --
 
 
@@ -337,7 +411,7 @@ def test_a_store_that_never_runs_out_serves_all_the_demand():
         (two_queues, {"speeds": (0.0,)}, "speeds must hold at least two numbers"),
         (two_queues, {"speeds": (0.0, 0.0)}, "one of them above zero"),
         (two_queues, {"power_limit": 0.0}, "power_limit must be above zero"),
-        (two_queues, {"gamma": 1.0}, "gamma must be in"),
+        (two_queues, {"gamma": 1.0}, "per_step=True"),
         (wireless, {"buffer": 0}, "buffer must be a whole number"),
         (wireless, {"packets": 0}, "packets must be a whole number"),
         (wireless, {"gains": ()}, "gains must hold at least one"),

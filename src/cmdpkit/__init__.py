@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from cmdpkit.model import Between as Between
     from cmdpkit.model import Equal as Equal
     from cmdpkit.policy import MixturePolicy as MixturePolicy
+    from cmdpkit.policy import StagedPolicy as StagedPolicy
     from cmdpkit.policy import TabularPolicy as TabularPolicy
     from cmdpkit.run.history import History as History
     from cmdpkit.run.result import Result as Result
@@ -82,6 +83,7 @@ _HOME = {
     "NeuralPolicy": "learners.neural.policy",
     "Result": "run.result",
     "Sampling": "settings",
+    "StagedPolicy": "policy",
     "Status": "run.status",
     "Surface": "insight.frontier",
     "TabularPolicy": "policy",

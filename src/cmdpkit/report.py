@@ -82,7 +82,7 @@ def simulation_report(result: Result) -> Group:
     for title in ("constraint", "limit", "policy", "value", f"{level} interval", "verdict"):
         table.add_column(title, justify="left" if title in ("constraint", "policy", "verdict") else "right")
     for i, constraint in enumerate(result.model.constraints):
-        name = escape(f"{constraint.name}{' per step' if constraint.per_step else ''}")
+        name = escape(f"{constraint.name}{constraint.unit}")
         limit = str(constraint)
         for policy, proof in shown:
             low, high = proof.intervals[i]
@@ -129,7 +129,8 @@ def _objective_name(problem: Problem) -> str:
 
 def _unit(problem: Problem) -> str:
     """What the objective measures."""
-    return "expected discounted average per step" if problem.objective_per_step else "expected discounted sum"
+    average = problem.objective_per_step and problem.criterion == "discounted"
+    return "expected discounted average per step" if average else problem.value_name
 
 
 def _constraint_table(certificate: Certificate, cmdp: Problem) -> Any:
@@ -144,7 +145,7 @@ def _constraint_table(certificate: Certificate, cmdp: Problem) -> Any:
     for i, constraint in enumerate(cmdp.constraints):
         value = certificate.constraint_values[i]
         slack = constraint.slack(value)
-        unit = " per step" if constraint.per_step else ""
+        unit = constraint.unit
         nearer = min(constraint.ends, key=lambda end: abs(end - value))
         missed = slack < -1e-6 * max(1.0, abs(nearer))
         table.add_row(
@@ -290,7 +291,7 @@ def diagnosis_table(found: Any) -> Any:
     for title in ("constraint", *(titles if infeasible else ("limit", "value", "slack", "shadow price"))):
         table.add_column(title, justify="left" if title == "constraint" else "right")
     for i, c in enumerate(found.model.constraints):
-        head = (escape(f"{c.name}{' per step' if c.per_step else ''}"), str(c))
+        head = (escape(f"{c.name}{c.unit}"), str(c))
         if infeasible:
             missed = f"[red]{found.misses[i]:.6g}[/]" if found.misses[i] > 0.0 else "0"
             table.add_row(*head, f"{found.values[i]:.6g}", missed, f"{found.weights[i]:.6g}", _relaxed(found, c))

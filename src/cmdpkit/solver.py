@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,8 +15,9 @@ from cmdpkit.checks import check_count, check_nonnegative, digest
 from cmdpkit.evaluation.patience import hurrying
 from cmdpkit.exact.slater import slater_margin
 from cmdpkit.files import PathLike
-from cmdpkit.model import CMDP, check_model
+from cmdpkit.model import CMDP, check_model, refuse_averages
 from cmdpkit.options import options_of, validated
+from cmdpkit.policy import lowered_policy, raised_policy
 from cmdpkit.rules.base import Rule
 from cmdpkit.rules.registry import names
 from cmdpkit.run.balanced import run_balanced
@@ -23,13 +25,13 @@ from cmdpkit.run.budget import Budget, Callback
 from cmdpkit.run.checkpoint import Checkpoint
 from cmdpkit.run.choice import Choice, choose, takes_multipliers
 from cmdpkit.run.deterministic import refuse_large, solve_deterministic
-from cmdpkit.run.finish import solve_by_columns, solve_by_lp, with_least_violation, with_others_behind
+from cmdpkit.run.finish import solve_by_columns, solve_by_lp, with_classes, with_least_violation, with_others_behind
 from cmdpkit.run.first_order import run_first_order, with_start
 from cmdpkit.run.judged import judged
 from cmdpkit.run.outcome import Outcome
 from cmdpkit.run.result import Result
 from cmdpkit.run.sampled import learn
-from cmdpkit.run.start import Start, start_from
+from cmdpkit.run.start import Start, lowered_start, start_from
 from cmdpkit.run.zero import run_zero
 from cmdpkit.settings import Sampling, TabularSettings, ZeroSettings
 from cmdpkit.simulators import Simulator, as_simulator
@@ -110,6 +112,27 @@ def solve(
         ('OPTIMAL', 4.462444, 0.24267)
     """
     _check_call(model, tol, max_iterations, time_limit, seed, callback)
+    if isinstance(model, CMDP) and model.lowering is not None:
+        if sampling is not None:
+            as_simulator(model)  # refuses
+        if options.get("initial_policy") is not None:
+            options["initial_policy"] = lowered_policy(model, options["initial_policy"], "initial_policy")
+        begun = None if start is None else lowered_start(start, model)
+        general = (
+            tol,
+            max_iterations,
+            time_limit,
+            seed,
+            progress,
+            callback,
+            None,
+            budget,
+            checkpoint,
+            resume,
+            begun,
+            deterministic,
+        )
+        return _raised(model, solve(model.lowering.model, method, *general, **options))
     if deterministic is not False:
         _check_deterministic(model, deterministic, method, sampling, options)
     if isinstance(model, Simulator) and sampling is None:
@@ -156,7 +179,7 @@ def solve(
                 outcome = _run(model, allowed, name, choice, xi, tol, store, begin)
             if outcome.certificate.infeasibility is not None:
                 outcome = with_least_violation(model, outcome, allowed)
-    return _result(model, name, outcome, allowed.elapsed)
+    return _result(model, name, with_classes(model, outcome), allowed.elapsed)
 
 
 def _check_call(model: Any, tol: Any, max_iterations: Any, time_limit: Any, seed: Any, callback: Any) -> None:
@@ -180,6 +203,7 @@ def _check_deterministic(model: Any, wanted: Any, method: Any, sampling: Any, op
     if not isinstance(method, str) or method != "auto" or options:
         other = f"option {next(iter(options))!r}" if options else f"method {method!r}"
         raise ValueError(f"deterministic=True is a method of its own; leave out {other}")
+    refuse_averages(model, "deterministic=True")
     refuse_large(model)
 
 
@@ -216,6 +240,7 @@ def _choice(cmdp: CMDP, method: Any, options: dict[str, Any]) -> tuple[Choice | 
         clash = [other for other in ("step", "alpha", "inner_steps") if rest.get(other) is not None]
         if clash:
             raise ValueError(f"schedule={schedule!r} sets {clash[0]!r} itself; leave it out")
+        refuse_averages(cmdp, f"schedule={schedule!r}, with the constants of the paper's theorems,")
     choice = with_start(choice, cmdp)
     return choice, validated(ZeroSettings, {n: v for n, v in options.items() if n in own}).xi if own else None
 
@@ -255,7 +280,8 @@ def _store(
 def _fingerprint(cmdp: CMDP) -> str:
     matrix = cmdp.transitions
     parts = (matrix.data, matrix.indices, matrix.indptr) if hasattr(matrix, "indptr") else (matrix,)
-    return digest(*parts, cmdp.costs, cmdp.offsets, cmdp.initial, np.array(cmdp.gamma))
+    discount = -1.0 if cmdp.criterion == "average" else cmdp.gamma
+    return digest(*parts, cmdp.costs, cmdp.offsets, cmdp.initial, np.array(discount))
 
 
 def _check_path(checkpoint: Any) -> None:
@@ -306,6 +332,13 @@ def _result(cmdp: CMDP, method: str, outcome: Outcome, time: float) -> Result:
     )
 
 
+def _raised(cmdp: CMDP, result: Result) -> Result:
+    """The result of the discounted model with the same values, as one of the model itself."""
+    policies = ("policy", "last_policy", "average_policy")
+    own = {name: raised_policy(cmdp, getattr(result, name)) for name in policies}
+    return replace(result, model=cmdp, **own)
+
+
 # -- learning from samples -------------------------------------------------------------------------------------------
 
 
@@ -324,6 +357,8 @@ def _solve_by_samples(
     options: dict[str, Any],
 ) -> Result:
     """Learn from samples, then certify last iterate and mixture: with the model if there is one, or by rollouts."""
+    if isinstance(model, CMDP):
+        refuse_averages(model, "the sampled learner")
     choice = _sampled_choice(model, method, sampling, options)
     if transitions is not None:
         check_count(transitions, "budget", least=0)

@@ -123,7 +123,7 @@ def limits_table(problem: Any, values: Any = None, prices: Any = None, price: st
     """The limits of a model and, if they are known, a policy's values and prices."""
     limits = problem.constraints
     columns: dict[str, list[Any]] = {
-        "constraint": [f"{c.name}{' per step' if c.per_step else ''}" for c in limits],
+        "constraint": [f"{c.name}{c.unit}" for c in limits],
         "limit": [str(c) for c in limits],
     }
     if values is not None:
@@ -143,7 +143,10 @@ def model_facts(problem: Any) -> dict[str, Any]:
     per_step = " per step" if problem.objective_per_step else ""
     kind, sense = ("reward", "maximised") if problem.maximise else ("cost", "minimised")
     facts["objective"] = f"{named}{kind}{per_step}, {sense}"
-    facts["gamma"] = f"{problem.gamma:g}"
+    if problem.criterion == "horizon":
+        facts["horizon"] = f"{problem.horizon:,}"
+    if problem.criterion != "horizon" or problem.gamma < 1.0:
+        facts["gamma"] = f"{problem.gamma:g}" + (", totals until the end" if problem.criterion == "total" else "")
     initial = getattr(problem, "initial", None)
     if isinstance(initial, np.ndarray):
         facts["initial"] = _start(initial, pairs.state_labels)

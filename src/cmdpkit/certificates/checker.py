@@ -9,6 +9,7 @@ import numpy as np
 from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.checks import Array, longest_row
 from cmdpkit.evaluation.bounds import EPS, TINY, values_error
+from cmdpkit.evaluation.gain_bounds import averages_with_errors
 from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.model import CMDP
 from cmdpkit.policy import MixturePolicy, TabularPolicy
@@ -48,7 +49,7 @@ def refutation(cmdp: CMDP, policy: AnyPolicy, farkas: Array, margin: float, plan
 
 
 def values_with_errors(cmdp: CMDP, policy: AnyPolicy, plan: Plan | None = None) -> tuple[Array, Array]:
-    """(m + 1,) discounted sums of all costs from the start, limits not subtracted, and a bound on the error of each."""
+    """(m + 1,) values of all costs from the start, limits not subtracted, and a bound on the error of each."""
     plan = Plan(None if plan is None else plan.method)  # a copy: proofs do not change the run
     if not isinstance(policy, MixturePolicy):
         return _of_stationary(cmdp, policy, plan)
@@ -61,6 +62,8 @@ def values_with_errors(cmdp: CMDP, policy: AnyPolicy, plan: Plan | None = None) 
 
 def _of_stationary(cmdp: CMDP, policy: TabularPolicy, plan: Plan) -> tuple[Array, Array]:
     pi, pairs = policy.pi, cmdp.pairs
+    if cmdp.criterion == "average":
+        return averages_with_errors(cmdp, pi, plan)
     system = PolicySystem(cmdp, pi, plan=plan)
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing, and says so
         policy_cost = pairs.expect(pi, cmdp.costs)
@@ -69,11 +72,11 @@ def _of_stationary(cmdp: CMDP, policy: TabularPolicy, plan: Plan) -> tuple[Array
         residual = np.abs(policy_cost + cmdp.gamma * (system.chain @ value) - value)
         size = pairs.expect(pi, np.abs(cmdp.costs)) + cmdp.gamma * (system.chain @ np.abs(value)) + np.abs(value)
         # A sum over the successors in a row of P_π, each of them and the cost a sum over actions
-        terms = longest_row(system.chain) + 2 * pairs.largest + 12
+        terms = longest_row(system.chain) + 2 * pairs.largest + 12 + cmdp.entry_error
         # The policy is played with probabilities that sum to one; what is stored may be off by rounding
         slack = np.abs(pairs.sum(pi) - 1.0) + (pairs.largest + 2) * EPS
         local = residual + (terms * EPS + slack)[:, None] * size + terms * TINY
         visits = np.maximum(system.state_occupancy(), 0.0)
         errors = values_error(cmdp, system.chain, visits, local, float(slack.max()))
-        errors += (cmdp.states + 4) * EPS * (cmdp.initial @ np.abs(value)) + cmdp.states * TINY
+        errors += (cmdp.states + 4 + cmdp.entry_error) * EPS * (cmdp.initial @ np.abs(value)) + cmdp.states * TINY
         return cmdp.initial @ value, np.where(np.isfinite(errors), errors, np.inf)

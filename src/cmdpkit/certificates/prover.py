@@ -12,7 +12,7 @@ from cmdpkit.exact.balance import Balance
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.mdp import Stop, minimise, never
 from cmdpkit.model import CMDP, check_model
-from cmdpkit.policy import as_any_policy
+from cmdpkit.policy import as_any_policy, lowered_policy
 
 
 def certify(cmdp: CMDP, policy: Any, multipliers: Any = None) -> Certificate:
@@ -20,7 +20,8 @@ def certify(cmdp: CMDP, policy: Any, multipliers: Any = None) -> Certificate:
 
     Args:
         cmdp: the model.
-        policy: a `TabularPolicy`, an (S, A) array of probabilities, or a `MixturePolicy`.
+        policy: a `TabularPolicy`, an (S, A) array of probabilities, or a `MixturePolicy`; for a finite horizon also a
+            `StagedPolicy`.
         multipliers: (m,) multipliers for the bound, ≥ 0 except for `Equal` and `Between`; any are valid, good ones are
             tight. By default the best ones are found by solving the dual problem, which also finds the proof when the
             limits cannot be met.
@@ -34,6 +35,8 @@ def certify(cmdp: CMDP, policy: Any, multipliers: Any = None) -> Certificate:
         (4.462444, False)
     """
     check_model(cmdp)
+    if cmdp.lowering is not None:
+        return certify(cmdp.lowering.model, lowered_policy(cmdp, policy), multipliers)
     policy = as_any_policy(policy, cmdp.pairs)
     if multipliers is not None:
         lam = cmdp.check_prices(multipliers, "multipliers")

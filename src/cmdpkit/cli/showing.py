@@ -11,7 +11,7 @@ from cmdpkit.cli.common import JSON, show
 
 if TYPE_CHECKING:
     from cmdpkit.files import PathLike
-    from cmdpkit.policy import MixturePolicy, TabularPolicy
+    from cmdpkit.policy import MixturePolicy, StagedPolicy, TabularPolicy
 
 NAMED = 10
 """Randomised states that are named."""
@@ -30,6 +30,7 @@ def show_file(file: str, limit: int, as_json: bool) -> None:
     shown = {
         "cmdpkit model": _model,
         "cmdpkit policy": _policy,
+        "cmdpkit staged policy": _staged,
         "cmdpkit mixture": _mixture,
         "cmdpkit result": _result,
     }
@@ -62,6 +63,8 @@ def _model(file: PathLike, limit: int) -> Shown:
         "objective_name": cmdp.objective_name,
         "objective_per_step": cmdp.objective_per_step,
         "gamma": cmdp.gamma,
+        "criterion": cmdp.criterion,
+        "horizon": cmdp.horizon,
         "constraints": [
             {"name": c.name, "sense": c.symbol, "limit": c.bound, "per_step": c.per_step} for c in cmdp.constraints
         ],
@@ -81,7 +84,15 @@ def _policy(file: PathLike, limit: int) -> Shown:
     return _policy_facts(policy, limit), [head, *_policy_lines(policy, limit)]
 
 
-def _policy_facts(policy: TabularPolicy, limit: int) -> dict[str, Any]:
+def _staged(file: PathLike, limit: int) -> Shown:
+    from cmdpkit.policy import StagedPolicy
+
+    policy = StagedPolicy.load(file)
+    head = f"policy for {policy.horizon:,} stages, {policy.states:,} states and {policy.actions:,} actions"
+    return {"stages": policy.horizon, **_policy_facts(policy, limit)}, [head, *_policy_lines(policy, limit)]
+
+
+def _policy_facts(policy: TabularPolicy | StagedPolicy, limit: int) -> dict[str, Any]:
     table = policy.table(limit)
     return {
         "states": policy.states,
@@ -92,7 +103,7 @@ def _policy_facts(policy: TabularPolicy, limit: int) -> dict[str, Any]:
     }
 
 
-def _policy_lines(policy: TabularPolicy, limit: int) -> list[str]:
+def _policy_lines(policy: TabularPolicy | StagedPolicy, limit: int) -> list[str]:
     mixed = policy.randomised_states()
     names = ", ".join(map(str, mixed[:NAMED])) + (", ..." if len(mixed) > NAMED else "")
     told = f"randomises in {len(mixed):,} state{'' if len(mixed) == 1 else 's'}: {names}" if mixed else "deterministic"
@@ -118,7 +129,7 @@ def _mixture_line(mixture: MixturePolicy) -> str:
 
 
 def _result(file: PathLike, limit: int) -> Shown:
-    from cmdpkit.policy import MixturePolicy, TabularPolicy
+    from cmdpkit.policy import MixturePolicy, StagedPolicy, TabularPolicy
     from cmdpkit.report import result_report, training_report
     from cmdpkit.run.result import Result, TrainingResult
     from cmdpkit.run.storage import class_of
@@ -129,7 +140,7 @@ def _result(file: PathLike, limit: int) -> Shown:
     result = Result.load(file)
     facts, lines = result.to_dict(), [result_report(result), ""]
     policy = result.policy
-    if isinstance(policy, TabularPolicy):
+    if isinstance(policy, (TabularPolicy, StagedPolicy)):
         return facts | {"policy": _policy_facts(policy, limit)}, [*lines, *_policy_lines(policy, limit)]
     assert isinstance(policy, MixturePolicy)
     return facts | {"policy": _mixture_facts(policy)}, [*lines, _mixture_line(policy)]

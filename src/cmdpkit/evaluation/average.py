@@ -40,6 +40,8 @@ def long_run_averages(cmdp: CMDP, policy: Any) -> tuple[float, ConstraintArray]:
         [1.5] [1.633]
     """
     check_model(cmdp)
+    if cmdp.criterion in ("total", "horizon"):
+        raise ValueError(f"the model's criterion is the {cmdp.value_name}: after the end there is no long run")
     if isinstance(policy, MixturePolicy):
         parts = [long_run_averages(cmdp, part) for part in policy.policies]
         objective = sum(w * part[0] for w, part in zip(policy.weights, parts, strict=True))
@@ -54,28 +56,65 @@ def long_run_averages(cmdp: CMDP, policy: Any) -> tuple[float, ConstraintArray]:
 
 def long_run_distribution(chain: Any, initial: StateArray) -> StateArray:
     """(S,) the share of time spent in each state in the long run, from this distribution of the first state."""
-    from scipy.sparse.csgraph import connected_components
-
-    matrix = sp.csr_array(chain, copy=True)
-    matrix.sum_duplicates()  # of which the search for components would not come to an end
-    matrix.eliminate_zeros()
-    count, component = connected_components(matrix, directed=True, connection="strong")
-    moves = matrix.tocoo()
-    leaves = component[moves.row] != component[moves.col]
-    closed = np.ones(count, dtype=bool)
-    closed[component[moves.row[leaves]]] = False  # a class that can be left is not recurrent
-    recurrent = closed[component]
+    matrix = _positive(chain)
+    count, label = recurrent_classes(matrix)
+    recurrent = label >= 0
     arrived = np.where(recurrent, initial, 0.0)
     if not recurrent.all():
         inside, outside = np.flatnonzero(~recurrent), np.flatnonzero(recurrent)
         visits = _solve((sp.eye_array(inside.size) - matrix[inside][:, inside]).T, initial[inside])
         arrived[outside] += matrix[inside][:, outside].T @ visits
-    weights = np.bincount(component, arrived, minlength=count)
+    weights = np.bincount(label[recurrent], arrived[recurrent], minlength=count)
     shares = np.zeros(initial.size)
-    for k in np.flatnonzero(closed & (weights > 0.0)):
-        states = np.flatnonzero(component == k)
+    for k in np.flatnonzero(weights > 0.0):
+        states = np.flatnonzero(label == k)
         shares[states] = weights[k] * stationary(matrix[states][:, states])
     return shares
+
+
+def recurrent_classes(chain: Any, least: float = 0.0) -> tuple[int, Any]:
+    """The number of recurrent classes, and (S,) the class of every state, −1 for transient ones.
+
+    With `least`, moves of smaller probability do not count.
+    """
+    from scipy.sparse.csgraph import connected_components
+
+    if not sp.issparse(chain) and chain.min() > least:
+        return 1, np.zeros(chain.shape[0], dtype=np.int64)
+    matrix = _positive(chain, least)
+    count, component = connected_components(matrix, directed=True, connection="strong")
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    leaves = component[rows] != component[matrix.indices]
+    closed = np.ones(count, dtype=bool)
+    closed[component[rows[leaves]]] = False  # a class that can be left is not recurrent
+    number = np.where(closed, np.cumsum(closed) - 1, -1)
+    return int(closed.sum()), number[component]
+
+
+def reachable(chain: Any, initial: StateArray) -> Any:
+    """(S,) booleans: the states that can be reached from a distribution of the first state."""
+    from scipy.sparse.csgraph import breadth_first_order
+
+    matrix, starts = _positive(chain), np.flatnonzero(initial > 0.0)
+    # One more state, from which all first states can be reached
+    states = matrix.shape[0]
+    indices = np.append(matrix.indices, starts)
+    indptr = np.append(matrix.indptr, indices.size)
+    graph = sp.csr_array((np.ones(indices.size), indices, indptr), shape=(states + 1, states + 1))
+    found = np.zeros(states + 1, dtype=bool)
+    found[breadth_first_order(graph, states, directed=True, return_predecessors=False)] = True
+    return found[:states]
+
+
+def _positive(chain: Any, least: float = 0.0) -> Any:
+    """The chain as a CSR matrix in which every move that counts is stored once, as graph algorithms need it."""
+    matrix = sp.csr_array(chain)
+    if not matrix.has_canonical_format or (matrix.nnz and matrix.data.min() <= least):
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+        matrix.data[matrix.data <= least] = 0.0
+        matrix.eliminate_zeros()
+    return matrix
 
 
 def stationary(chain: Any) -> Array:

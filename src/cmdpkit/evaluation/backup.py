@@ -6,6 +6,9 @@ shared by threads where there are enough of them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,33 +66,72 @@ def bellman(cmdp: CMDP, cost: Array, value: Array, choice: Any, noise: float = 0
     return Backup(backup, np.where(better, best, choice), float(change.min()), float(change.max()), int(better.sum()))
 
 
-def _bellman_compiled(cmdp: CMDP, cost: Array, value: Array, choice: Any, noise: float) -> Backup:
+def _bellman_kernel(cmdp: CMDP, cost: Array) -> Any:
     from cmdpkit.evaluation import kernels
 
-    matrix, backup, chosen = parts(cmdp.transitions), np.empty(cmdp.states), np.array(choice, dtype=np.int32)
-    value, heads, most = np.ascontiguousarray(value), cmdp.pairs.heads, cmdp.pairs.largest
+    return partial(kernels.bellman, cmdp.pairs.heads, cmdp.pairs.largest, *parts(cmdp.transitions), cost, cmdp.gamma)
+
+
+def _bellman_compiled(cmdp: CMDP, cost: Array, value: Array, choice: Any, noise: float) -> Backup:
+    kernel, backup, chosen = _bellman_kernel(cmdp, cost), np.empty(cmdp.states), np.array(choice, dtype=np.int32)
+    value = np.ascontiguousarray(value)
 
     def block(first: int, last: int) -> tuple[float, float, int]:
-        found: tuple[float, float, int] = kernels.bellman(
-            heads, most, *matrix, cost, cmdp.gamma, value, noise, backup, chosen, first, last
-        )
+        found: tuple[float, float, int] = kernel(value, noise, backup, chosen, first, last)
         return found
 
     low, high, moved = zip(*in_blocks(block, cmdp.states, cmdp.transitions.nnz), strict=True)
     return Backup(backup, chosen, min(low), max(high), sum(moved))
 
 
+def induction(cmdp: CMDP, cost: Array, blocks: Sequence[int]) -> Any:
+    """(S,) the best choice, by backward induction: one pass from the last of the model's blocks to the first."""
+    matrix, heads = cmdp.transitions, cmdp.pairs.heads
+    value, choice = np.zeros(cmdp.states), np.zeros(cmdp.states, dtype=np.int32)
+    kernel = _bellman_kernel(cmdp, cost) if is_compiled(matrix) else None
+    for first, last in list(pairwise(blocks))[::-1]:
+        begin, end = int(heads[first]), int(heads[last])
+        inside = matrix.indices[matrix.indptr[begin:end]] < last  # in its block a state can only stay
+        if kernel is not None and not inside.any():
+            kernel(value, 0.0, value, choice, first, last)
+            continue
+        stay = np.where(inside, matrix.data[matrix.indptr[begin:end]], 0.0)
+        ahead = cmdp.gamma * (rows_of(matrix, begin, end) @ value)
+        q = (cost[begin:end] + ahead) / (1.0 - cmdp.gamma * stay)
+        value[first:last] = np.minimum.reduceat(q, heads[first:last] - begin)
+        least = np.flatnonzero(q == np.repeat(value[first:last], np.diff(heads[first : last + 1])))
+        rows = least[np.searchsorted(least, heads[first:last] - begin)]
+        choice[first:last] = rows - (heads[first:last] - begin)
+    return choice
+
+
+def rows_of(matrix: Any, first: int, last: int) -> Any:
+    """Some rows of a CSR matrix, without a copy of their entries."""
+    begin, end = matrix.indptr[first], matrix.indptr[last]
+    parts = (matrix.data[begin:end], matrix.indices[begin:end], matrix.indptr[first : last + 1] - begin)
+    return sp.csr_array(parts, shape=(last - first, matrix.shape[1]), copy=False)
+
+
 def advantages(cmdp: CMDP, values: Array) -> Array:
-    """A_i(s, a) = c_i(s, a) + γ Σ P V_i − V_i(s) of all costs i, as (N, m + 1), from V as (S, m + 1)."""
+    """A_i(s, a) = c_i(s, a) + γ Σ P V_i − V_i(s) of all costs i, as (N, m + 1), from V as (S, m + 1).
+
+    For long-run averages, less the average of each cost.
+    """
+    cost = cmdp.costs.T - gain(cmdp, values)
     if not is_compiled(cmdp.transitions):
         table = look_ahead(cmdp, values)
-        table += cmdp.costs.T
+        table += cost
         by_pair = cmdp.pairs.like(table)  # a view
         by_pair -= cmdp.pairs.over(values)
         return table
-    table = padded(cmdp.costs.T)
+    table = padded(cost)
     ahead(cmdp.transitions, cmdp.gamma, table, padded(values), table, minus=1.0, heads=cmdp.pairs.heads)
     return table[:, : values.shape[1]]
+
+
+def gain(cmdp: CMDP, values: Array) -> Any:
+    """What a step costs in the long run, from values (S,) or (S, n): ρ · V for an average model, else 0."""
+    return cmdp.initial @ values if cmdp.criterion == "average" else 0.0
 
 
 def padded(table: Array) -> Array:

@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import math
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
+import scipy.sparse as sp
 
 from cmdpkit.checks import Array
+from cmdpkit.evaluation.average import reachable
 from cmdpkit.evaluation.backup import Backup, bellman, look_ahead
 from cmdpkit.model import CMDP
 
@@ -37,8 +40,36 @@ def up(x: float) -> float:
 def row_sum_range(cmdp: CMDP) -> tuple[float, float]:
     """Bounds on the exact sums of all rows of P: their floating-point sums, widened by the error of summation."""
     low, high = cmdp.row_sums
-    slack = cmdp.longest_row * EPS
+    slack = (cmdp.longest_row + cmdp.entry_error) * EPS
     return down(low * down(1.0 - slack)), up(high * up(1.0 + slack))
+
+
+_VISITED: WeakKeyDictionary[CMDP, tuple[Any, bool]] = WeakKeyDictionary()
+
+
+def visited(cmdp: CMDP) -> Any:
+    """(S,) booleans: the states that some policy can visit."""
+    return _visited(cmdp)[0]
+
+
+def everywhere(cmdp: CMDP) -> bool:
+    """Whether every state can be visited."""
+    return _visited(cmdp)[1]
+
+
+def _visited(cmdp: CMDP) -> tuple[Any, bool]:
+    if cmdp not in _VISITED:
+        matrix = sp.csr_array(cmdp.transitions)
+        graph = sp.csr_array((matrix.data, matrix.indices, matrix.indptr[cmdp.pairs.first]), shape=(cmdp.states,) * 2)
+        found = reachable(graph, cmdp.initial)
+        _VISITED[cmdp] = found, bool(found.all())
+    return _VISITED[cmdp]
+
+
+def row_slack(cmdp: CMDP) -> float:
+    """How far the sum of a row of P can be from one: an average is that of rows which are divided by their sums."""
+    low, high = row_sum_range(cmdp)
+    return up(max(1.0 - low, high - 1.0, 0.0))
 
 
 def horizon_bound(cmdp: CMDP, policy_slack: float = 0.0) -> float:
@@ -73,8 +104,11 @@ def macqueen_bound(cmdp: CMDP, weights: Array, value: Array) -> float:
 def bound_from_backup(cmdp: CMDP, weights: Array, value: Array, backup: Backup) -> float:
     """`macqueen_bound` from a backup that has been made already."""
     # |computed − exact| of TV, and of TV − V: a sum over successors, one over costs, and a few operations more
-    terms = _terms(cmdp, weights)
-    rounding = up(terms * EPS * float(np.abs(weights) @ cmdp.cost_sizes + np.abs(value).max()) + terms * TINY)
+    terms, largest = _terms(cmdp, weights), float(np.abs(value).max())
+    rounding = up(terms * EPS * float(np.abs(weights) @ cmdp.cost_sizes + largest) + terms * TINY)
+    if cmdp.criterion == "average":
+        lowest = backup.lowest if everywhere(cmdp) else float((backup.values - value)[visited(cmdp)].min())
+        return _of_average(cmdp, weights, down(lowest - up(rounding + up(row_slack(cmdp) * largest))))
     return _from_start(cmdp, weights, backup.values, backup.lowest, np.full(1, rounding))
 
 
@@ -84,6 +118,9 @@ def local_bound(cmdp: CMDP, weights: Array, value: Array) -> float:
     It costs twice as much, and is far tighter where some states have much larger values than others.
     """
     backup, rounding = _local_backup(cmdp, weights, value)
+    if cmdp.criterion == "average":
+        change = backup - value - rounding - 1.01 * row_slack(cmdp) * float(np.abs(value).max())
+        return _of_average(cmdp, weights, down(float(change[visited(cmdp)].min())))
     return _from_start(cmdp, weights, backup, float((backup - value - rounding).min()), rounding, reduced=True)
 
 
@@ -107,17 +144,28 @@ def _from_start(
 ) -> float:
     """ρ · TV + (Σρ) tail − Σ w_i offset_i, with everything that rounding can have added taken off."""
     initial, states = cmdp.initial, cmdp.states
+    terms = states + cmdp.entry_error
     start = float(initial @ backup)
-    start_error = states * EPS * float(initial @ np.abs(backup)) + states * TINY
+    start_error = terms * EPS * float(initial @ np.abs(backup)) + states * TINY
     start_error += float((initial @ rounding if rounding.size == states else rounding[0] * initial.sum()) * 1.01)
     least = down(lowest if reduced else lowest - float(rounding[0]))
     rest = tail(cmdp, least)
-    mass, slack = float(initial.sum()), states * EPS
+    mass, slack = float(initial.sum()), terms * EPS
     mass = up(mass * up(1.0 + slack)) if rest < 0.0 else down(mass * down(1.0 - slack))
     rest_at_start = down(rest * mass)
+    return _less_offsets(cmdp, weights, [start, -start_error, rest_at_start])
+
+
+def _of_average(cmdp: CMDP, weights: Array, least: float) -> float:
+    """No average is smaller than the least of Th − h, for any h: what h gains in one step it loses in others."""
+    return _less_offsets(cmdp, weights, [least])
+
+
+def _less_offsets(cmdp: CMDP, weights: Array, parts: list[float]) -> float:
+    """Σ parts − Σ w_i offset_i, rounded down."""
     offsets = weights[1:] * cmdp.offsets
     offset_error = EPS * float(np.abs(offsets).sum()) + offsets.size * TINY
-    parts = [start, -start_error, rest_at_start, -offset_error, *(-offsets).tolist()]
+    parts = [*parts, -offset_error, *(-offsets).tolist()]
     if not math.isfinite(sum(map(abs, parts))):  # an overflow proves nothing
         return -math.inf
     return down(math.fsum(parts))
@@ -125,7 +173,7 @@ def _from_start(
 
 def _terms(cmdp: CMDP, weights: Array) -> int:
     # successors, costs (with the conversion of the user's quantities), γ, the sum, and TV − V
-    return cmdp.longest_row + weights.size + 10
+    return cmdp.longest_row + weights.size + 10 + cmdp.entry_error
 
 
 def values_error(cmdp: CMDP, chain: Any, visits: Array, local: Array, policy_slack: float) -> Array:
@@ -143,6 +191,7 @@ def values_error(cmdp: CMDP, chain: Any, visits: Array, local: Array, policy_sla
     """
     states, horizon = cmdp.states, horizon_bound(cmdp, policy_slack)
     rest = float(np.abs(cmdp.initial + cmdp.gamma * (chain.T @ visits) - visits).sum())
-    rest += (states + 10) * EPS * (1.0 + 3.0 * float(visits.sum())) + policy_slack * float(visits.sum())
+    terms = states + 10 + cmdp.entry_error
+    rest += terms * EPS * (1.0 + 3.0 * float(visits.sum())) + policy_slack * float(visits.sum())
     off = 1.01 * rest * horizon
     return np.asarray(1.01 * (visits @ local + off * local.max(axis=0, initial=0.0)))

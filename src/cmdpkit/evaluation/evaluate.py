@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array, PairTable
-from cmdpkit.evaluation.backup import look_ahead
-from cmdpkit.evaluation.system import PolicySystem
+from cmdpkit.evaluation.backup import gain, look_ahead
+from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.model import CMDP, Pairs, check_model
-from cmdpkit.policy import MixturePolicy, as_policy
+from cmdpkit.policy import MixturePolicy, as_policy, lowered_policy
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,16 +24,23 @@ class Evaluation:
     pair_values: Array  # (m + 1, S, A) action values; (m + 1, N) where only N pairs are available
     pair_occupancy: PairTable  # the discounted visitation distribution d of the paper; it sums to one
     pairs: Pairs
+    # Other criteria: expected visits instead, up to the end. For a finite horizon, tables have an axis more, the stage:
+    # state_values (m + 1, T, S), action_values (m + 1, T, S, A), occupancy (T, S, A).
 
     @property
     def action_values(self) -> Array:
         """(m + 1, S, A), not a number where an action is not available."""
-        return np.stack([self.pairs.table(values, np.nan) for values in self.pair_values])
+        return self._tables(self.pair_values, np.nan)
 
     @property
     def occupancy(self) -> Array:
         """(S, A) the discounted visitation distribution d of the paper, which sums to one."""
-        return self.pairs.table(self.pair_occupancy, 0.0)
+        return self._tables(self.pair_occupancy, 0.0)
+
+    def _tables(self, values: Array, missing: float) -> Array:
+        flat = values.reshape(-1, *self.pairs.shape)
+        tables = np.stack([self.pairs.table(table, missing) for table in flat])
+        return tables.reshape(*values.shape[: values.ndim - len(self.pairs.shape)], *tables.shape[1:])
 
 
 def evaluate(cmdp: CMDP, policy: Any) -> Evaluation:
@@ -41,7 +48,8 @@ def evaluate(cmdp: CMDP, policy: Any) -> Evaluation:
 
     Args:
         cmdp: the model.
-        policy: a `TabularPolicy`, an (S, A) array of probabilities, or a `MixturePolicy`, whose values are averages.
+        policy: a `TabularPolicy`, an (S, A) array of probabilities, or a `MixturePolicy`, whose values are averages;
+            for a finite horizon also a `StagedPolicy`.
 
     Example:
         >>> import cmdpkit as ck
@@ -51,6 +59,8 @@ def evaluate(cmdp: CMDP, policy: Any) -> Evaluation:
         2.4182
     """
     check_model(cmdp)
+    if cmdp.lowering is not None:
+        return _raised(cmdp, evaluate(cmdp.lowering.model, lowered_policy(cmdp, policy)))
     if isinstance(policy, MixturePolicy):
         parts = [evaluate(cmdp, part) for part in policy.policies]
         names = ("objective", "constraint_values", "state_values", "pair_values", "pair_occupancy")
@@ -61,11 +71,34 @@ def evaluate(cmdp: CMDP, policy: Any) -> Evaluation:
     # Back to the user's sense: a reward is −c_0, an AtLeast quantity is −c_i.
     signs = np.concatenate([[cmdp.sense], cmdp.stated(cmdp.signs)])[:, None]
     tables = signs * cmdp.costs[np.append(0, 1 + cmdp.stated(np.arange(cmdp.num_rows)))]
-    system = PolicySystem(cmdp, pi)
+    system = policy_system(cmdp, pi)
     # V = (I − γ P_π)⁻¹ c_π,   Q = c + γ P V,   d(s, a) = (1 − γ) x(s) π(a|s) with x = (I − γ P_π)⁻ᵀ ρ
     values = system.state_values(cmdp.pairs.expect(pi, tables))
-    q = (tables + look_ahead(cmdp, values).T).reshape(-1, *pi.shape)
-    occupancy = (1.0 - cmdp.gamma) * cmdp.pairs.over(system.state_occupancy()) * pi
+    # For a long-run average g: V = g + h, Q = c − g + P V, and d is the stationary distribution
+    ahead = look_ahead(cmdp, values) - gain(cmdp, values)
+    q = (tables + ahead.T).reshape(-1, *pi.shape)
+    occupancy = cmdp.step_weight * cmdp.pairs.over(system.state_occupancy()) * pi
     at_start = cmdp.initial @ values
     start = float(at_start[0]) + 0.0, at_start[1:]
     return Evaluation(*start, np.ascontiguousarray(values.T), q, occupancy, cmdp.pairs)
+
+
+def _raised(cmdp: CMDP, found: Evaluation) -> Evaluation:
+    """The evaluation of the discounted model with the same values, as one of the model itself."""
+    assert cmdp.lowering is not None
+    model, sizes = cmdp.lowering
+    stages = () if cmdp.horizon is None else (cmdp.horizon,)
+    states, count = (cmdp.horizon or 1) * cmdp.states, (cmdp.horizon or 1) * cmdp.pairs.count
+    # V = (w / W) V',  Q = (w / W) Q',  x = x' W / w, and none after the end
+    per_pair = sizes[model.pairs.state]
+    visits = found.pair_occupancy.ravel() / (1.0 - model.gamma)
+    visits = np.divide(visits, per_pair, out=np.zeros_like(visits), where=per_pair > 0.0)
+    q = found.pair_values.reshape(-1, model.pairs.count) * per_pair
+    return Evaluation(
+        found.objective,
+        found.constraint_values,
+        (found.state_values * sizes + 0.0)[:, :states].reshape(-1, *stages, cmdp.states),
+        q[:, :count].reshape(-1, *stages, *cmdp.pairs.shape),
+        visits[:count].reshape(*stages, *cmdp.pairs.shape),
+        cmdp.pairs,
+    )

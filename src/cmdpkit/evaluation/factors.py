@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation.backup import parts
+from cmdpkit.evaluation.backup import parts, rows_of
 from cmdpkit.evaluation.patience import Hurry, breathe
 
 Solve = Callable[[Array], Array]
@@ -65,6 +66,30 @@ def sparse_lu(chain: Any, gamma: float) -> tuple[Solve, Solve]:
 
     def solve_transposed(b: Array) -> Array:
         return np.asarray(factors.solve(np.asarray(b), "T"))
+
+    return solve, solve_transposed
+
+
+def by_blocks(chain: Any, gamma: float, blocks: Sequence[int]) -> tuple[Solve, Solve]:
+    """Backward and forward substitution, where every block of states leads to later blocks only (`CMDP.blocks`)."""
+    stays = 1.0 - gamma * chain.diagonal()
+    transposed: list[Any] = []
+
+    def run(matrix: Any, b: Array, ends: list[tuple[int, int]]) -> Array:
+        right = np.asarray(b, dtype=float)
+        x = np.zeros(right.shape)
+        for first, last in ends:
+            own = stays[first:last] if right.ndim == 1 else stays[first:last, None]
+            x[first:last] = (right[first:last] + gamma * (rows_of(matrix, first, last) @ x)) / own
+        return x
+
+    def solve(b: Array) -> Array:
+        return run(chain, b, list(pairwise(blocks))[::-1])
+
+    def solve_transposed(b: Array) -> Array:
+        if not transposed:
+            transposed.append(sp.csr_array(chain.T))
+        return run(transposed[0], b, list(pairwise(blocks)))
 
     return solve, solve_transposed
 

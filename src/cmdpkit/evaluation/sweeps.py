@@ -22,6 +22,9 @@ TRIAL = 30
 SHORT_TRIAL = 15
 """The same where time is up, over the last two."""
 
+DAMPING = 0.9
+"""Sweeps of a long-run average keep a tenth of the old values, without which a periodic chain would not converge."""
+
 PATIENCE = 5
 """Number of sweeps without progress after which the error is taken to be rounding."""
 
@@ -126,6 +129,50 @@ def sweep_occupancy(
         # |x − x^π| ≤ |r| / (1 − γ) in the 1-norm, and the mass is 1 / (1 − γ)
         error = float(np.abs(after - scale * visits).sum() / accuracy)
         visits = after
+        if error <= 1.0 or watch.gives_up(error) or watch.may_end(hurry):
+            return Swept(visits, error <= 1.0 or watch.reached)
+
+
+def sweep_gains(
+    chain: Any, cost: Array, guess: Array | None, accuracy: Array | float, most: float, compiled: bool
+) -> tuple[Swept, Array]:
+    """h (S, n) with h ≈ c_π − g + P_π h, and g (n,) to within `accuracy`, which lies between min D and max D."""
+    n = cost.shape[1]
+    start = np.zeros_like(cost) if guess is None else guess
+    sweep, values = (_compiled if compiled else _plain)(chain, 1.0, cost, start)
+    spare = np.empty_like(values)
+    allowed = np.maximum(accuracy, 16.0 * np.finfo(float).eps * np.abs(cost).max(axis=0, initial=0.0))
+    watch, hurry = Watch(most), Hurry()
+    while True:
+        breathe()
+        low, high = sweep(values, spare)
+        # h ← (1 − τ) h + τ (c_π − g + P_π h), with the middle of the interval for g
+        middle = 0.5 * (low + high)
+        spare -= middle
+        spare *= DAMPING
+        values *= 1.0 - DAMPING
+        values += spare
+        error = float((0.5 * (high - low)[:n] / np.maximum(allowed, 1e-300)).max(initial=0.0))
+        if error <= 1.0 or watch.gives_up(error) or watch.may_end(hurry):
+            reached = error <= 1.0 or watch.reached
+            return Swept(np.ascontiguousarray(values[:, :n]), reached), middle[:n]
+
+
+def sweep_stationary(chain: Any, start: Array, accuracy: float, most: float, compiled: bool) -> Swept:
+    """μ = P_πᵀ μ with Σ μ = 1, for a chain with one recurrent class, to within about `accuracy`."""
+    visits, last = start / start.sum(), 0.0
+    flow = _compiled_flow(chain) if compiled else chain.T.__matmul__
+    allowed = max(accuracy, 16.0 * float(np.finfo(float).eps))
+    watch, hurry = Watch(most), Hurry()
+    while True:
+        breathe()
+        after = DAMPING * flow(visits) + (1.0 - DAMPING) * visits
+        after /= after.sum()
+        moved = float(np.abs(after - visits).sum())
+        # What is left is a geometric series of such steps
+        rate = min(moved / last, 0.999) if last > 0.0 else 0.5
+        visits, last = after, moved
+        error = moved / (1.0 - rate) / allowed
         if error <= 1.0 or watch.gives_up(error) or watch.may_end(hurry):
             return Swept(visits, error <= 1.0 or watch.reached)
 

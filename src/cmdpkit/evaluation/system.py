@@ -2,6 +2,7 @@
 
 For a sparse model of more than `DENSE_STATES` states (others: dense LU; measurements in docs/decisions.md):
 
+0. Substitution, if states lead forward only, block by block: the stages of a finite horizon.
 1. Sweeps, if the chain mixes: thirty sweeps measure the contraction, which must predict an end within `SWEEPS`.
 2. Sparse LU, if a small set of states separates the chain (queues, grids): its factors stay sparse.
 3. GMRES; if it is slow, preconditioned by a dense LU (up to 2,000 states) or an incomplete one. If that fails too,
@@ -21,7 +22,7 @@ import scipy.sparse as sp
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import is_compiled
 from cmdpkit.evaluation.chain import chosen_chain, mixed_chain, separator_width
-from cmdpkit.evaluation.factors import Krylov, Solve, dense_lu, sparse_lu
+from cmdpkit.evaluation.factors import Krylov, Solve, by_blocks, dense_lu, sparse_lu
 from cmdpkit.evaluation.patience import breathe
 from cmdpkit.evaluation.sweeps import Swept, sweep_occupancy, sweep_values
 from cmdpkit.model import CMDP
@@ -41,14 +42,14 @@ SEPARATOR = 1_500
 
 @dataclass
 class Plan:
-    """The method for the chains of one run: "sweeps", "dense", "sparse" or "krylov"; None if not known yet."""
+    """The method for the chains of one run: "sweeps", "dense", "blocks", "sparse" or "krylov"; None if not known."""
 
     method: str | None = None
 
     @property
     def is_direct(self) -> bool:
         """Factorisations solve up to rounding, whatever accuracy is requested."""
-        return self.method in ("dense", "sparse")
+        return self.method in ("dense", "blocks", "sparse")
 
 
 class PolicySystem:
@@ -72,7 +73,7 @@ class PolicySystem:
             self.chain = mixed_chain(cmdp, probabilities)
         else:
             self.chain = chosen_chain(cmdp, choice)
-        self.plan.method = self.plan.method or first_method(self.chain)
+        self.plan.method = self.plan.method or first_method(self.chain) or ("blocks" if cmdp.blocks else None)
         self._factors: tuple[Solve, Solve] | None = None
         self._krylov: Krylov | None = None
 
@@ -139,8 +140,11 @@ class PolicySystem:
     def _direct(self) -> tuple[Solve, Solve]:
         if self._factors is None:
             breathe()  # a factorisation cannot be stopped
-            factorise = sparse_lu if self.plan.method == "sparse" else dense_lu
-            self._factors = factorise(self.chain, self.cmdp.gamma)
+            if self.plan.method == "blocks":
+                self._factors = by_blocks(self.chain, self.cmdp.gamma, self.cmdp.blocks or ())
+            else:
+                factorise = sparse_lu if self.plan.method == "sparse" else dense_lu
+                self._factors = factorise(self.chain, self.cmdp.gamma)
         return self._factors
 
     def _by_krylov(self) -> Krylov:
@@ -156,7 +160,8 @@ def first_method(chain: Any) -> str | None:
 
 def rounding_floor(cmdp: CMDP) -> Array:
     """(m + 1,) rounding error of the values of a policy: no evaluation needs to be more accurate."""
-    return _rounding(cmdp.gamma) * cmdp.cost_sizes / (1.0 - cmdp.gamma)
+    discount = 0.0 if cmdp.criterion == "average" else cmdp.gamma
+    return _rounding(discount) * cmdp.cost_sizes / cmdp.step_weight
 
 
 def _rounding(gamma: float) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.bounds import EPS, horizon_bound
-from cmdpkit.evaluation.system import PolicySystem
+from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.exact.columns import Anchor, ColumnSearch, Cut
 from cmdpkit.exact.master import best_mixture
 from cmdpkit.exact.mdp import Stop, never
@@ -141,7 +141,7 @@ class Band:
         loose = self.cmdp.offsets.copy()
         loose[self.axes] = self.loosest[self.axes]
         policy = least_miss(self.model(loose), 1e-3 * self.tol, self.stop).policy
-        values = PolicySystem(self.cmdp, policy.pi).state_values(self.cmdp.pairs.expect(policy.pi, self.cmdp.costs))
+        values = policy_system(self.cmdp, policy.pi).state_values(self.cmdp.pairs.expect(policy.pi, self.cmdp.costs))
         limits = np.append(0.0, self.search.cmdp.offsets)
         if self.search.add(policy, self.cmdp.initial @ values - limits, values):
             self.sums.append(self.cmdp.initial @ values)
@@ -228,6 +228,8 @@ def _best(cuts: list[Cut], offsets: Array) -> tuple[float, Array]:
 
 def _horizon(cmdp: CMDP) -> float:
     """Σ_k γᵏ at most, with rows of P that may sum to slightly more than one."""
+    if cmdp.criterion == "average":
+        return 1.0
     horizon = horizon_bound(cmdp)
     return horizon if np.isfinite(horizon) else 2.0 / (1.0 - cmdp.gamma)
 

@@ -24,8 +24,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cmdpkit.checks import Array, PairTable
+from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.errors import sum_errors
+from cmdpkit.exact.joined import stationary_policy
 from cmdpkit.exact.local import Blend, LocalDual, Outlook, Viewpoint, outlook
 from cmdpkit.exact.master import Mixture, best_mixture, least_violation
 from cmdpkit.exact.mdp import Minimum, Oracle, Stop, never
@@ -120,8 +122,8 @@ class ColumnSearch:
         self.multipliers = np.zeros(cmdp.num_rows)
         self.relaxation = np.zeros(cmdp.num_rows)
         # Rows of the master are scaled by what a policy can change in them at most.
-        magnitude = cmdp.cost_sizes / (1.0 - cmdp.gamma)
-        spans = cmdp.spans / (1.0 - cmdp.gamma)
+        magnitude = cmdp.cost_sizes / cmdp.step_weight
+        spans = cmdp.spans / cmdp.step_weight
         scales = np.where(spans > 1e-12 * magnitude, spans, magnitude)
         self.scales: Array = np.where(scales > 0.0, scales, 1.0)
         self._units = self.scales[0] / self.scales[1:]  # of the multipliers
@@ -157,7 +159,7 @@ class ColumnSearch:
     def add(self, policy: Any, values: Array, state_values: Array | None = None) -> bool:
         """Take a policy as a column, unless it is there, or one with the same values."""
         tolerance = 1e-13 * self.scales
-        if any((np.abs(values - other) <= tolerance).all() for other in self.values):
+        if not np.isfinite(values).all() or any((np.abs(values - other) <= tolerance).all() for other in self.values):
             return False
         if isinstance(policy, np.ndarray):
             policy = policy.astype(np.min_scalar_type(self.cmdp.actions))
@@ -221,7 +223,7 @@ class ColumnSearch:
         """Evaluate a policy and take it as a column: (S,) choices, a blend, or a `TabularPolicy`."""
         cmdp, pi = self.cmdp, self._probabilities(column)
         costs = cmdp.pairs.expect(pi, cmdp.costs)
-        values = PolicySystem(cmdp, pi, plan=self.plan).state_values(costs, accuracy=self._oracle.accuracy)
+        values = policy_system(cmdp, pi, plan=self.plan).state_values(costs, accuracy=self._oracle.accuracy)
         return self.add(column, cmdp.initial @ values - np.append(0.0, cmdp.offsets))
 
     # -- the search ---------------------------------------------------------------------------------------------
@@ -309,7 +311,7 @@ class ColumnSearch:
         """The oracle's last policy as the centre of a local model."""
         oracle = self._oracle
         assert oracle.state_values is not None
-        system = oracle.system or PolicySystem(self.cmdp, choice=oracle.choice, plan=oracle.plan)
+        system = oracle.system or policy_system(self.cmdp, choice=oracle.choice, plan=oracle.plan)
         return self._viewpoint(Blend([oracle.choice], np.ones(1)), system, oracle.state_values)
 
     def _viewpoint(self, policy: Blend, system: PolicySystem, state_values: Array) -> Viewpoint:
@@ -323,7 +325,7 @@ class ColumnSearch:
         cmdp = self.cmdp
         pi = blend.probabilities(cmdp.pairs)
         costs = cmdp.pairs.expect(pi, cmdp.costs)
-        system = PolicySystem(cmdp, pi, plan=self._oracle.plan)
+        system = policy_system(cmdp, pi, plan=self._oracle.plan)
         view = self._viewpoint(
             blend, system, system.state_values(costs, self._oracle.state_values, self._oracle.accuracy)
         )
@@ -439,17 +441,19 @@ class ColumnSearch:
     def _of_occupancy(self, occupancy: PairTable) -> TabularPolicy:
         pairs, choice = self.cmdp.pairs, self._oracle.choice
         fallback = pairs.uniform() if choice is None else pairs.one_hot(choice)
+        if self.cmdp.criterion == "average":
+            return stationary_policy(self.cmdp, occupancy, fallback, self.tol)
         return TabularPolicy.from_occupancy(pairs, occupancy, fallback)
 
     def _occupancy(self, weights: Array) -> PairTable:
-        """Discounted visits to the pairs under a mixture of the columns."""
+        """Visits to the pairs under a mixture of the columns."""
         pairs = self.cmdp.pairs
         occupancy = np.zeros(pairs.shape)
         for j in np.flatnonzero(weights > 0.0):
             pi = self._probabilities(self.columns[j])
             visits = self._kept.get(int(j))
             if visits is None:
-                system = PolicySystem(self.cmdp, pi, plan=self.plan)
+                system = policy_system(self.cmdp, pi, plan=self.plan)
                 visits = system.state_occupancy(accuracy=COLUMN_ACCURACY * self.tol)
             occupancy += weights[j] * pairs.over(visits) * pi
         return occupancy

@@ -3,6 +3,8 @@
 The variables are x(s, a) = Σ_t γᵗ P(s_t = s, a_t = a), the paper's d divided by (1 − γ):
 
     minimise ⟨x, c_0⟩  subject to  Σ_a x(s', a) − γ Σ_{s,a} P(s'|s, a) x(s, a) = ρ(s'),  ⟨x, c_i⟩ ≤ offset_i,  x ≥ 0.
+
+For long-run averages they are stationary occupancies: γ is 1, the right-hand side is 0, and Σ x = 1.
 """
 
 from __future__ import annotations
@@ -14,14 +16,20 @@ import numpy as np
 import scipy.sparse as sp
 
 from cmdpkit.checks import Array
+from cmdpkit.evaluation.bounds import visited
 from cmdpkit.exact import highs
 from cmdpkit.exact.highs import Answer
+from cmdpkit.exact.joined import stationary_policy
 from cmdpkit.exact.mdp import Stop
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 
 TINY = 2_000
 """Up to this many state-action pairs the dual simplex is at least as fast as the interior point (measured)."""
+
+
+DUST = 1e-12
+"""A stationary occupancy that is smaller than this is HiGHS's rounding."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +94,25 @@ def _limits(cmdp: CMDP, scales: Array) -> Array:
         return np.clip(cmdp.offsets / scales, -1e18, 1e18)
 
 
-def _policy(cmdp: CMDP, x: Array) -> TabularPolicy:
+def _policy(cmdp: CMDP, x: Array, tol: float = 1e-6) -> TabularPolicy:
     pairs = cmdp.pairs
+    if cmdp.criterion == "average":
+        return stationary_policy(cmdp, pairs.like(np.where(x > DUST, x, 0.0)), pairs.uniform(), tol)
     return TabularPolicy.from_occupancy(pairs, pairs.like(x), pairs.uniform())
+
+
+def _stationary(cmdp: CMDP, leave: Any) -> tuple[Any, Array]:
+    """Stationary occupancies: Σ_a x(s', a) − Σ_{s,a} P(s'|s, a) x(s, a) = 0, Σ x = 1, with rows that sum to one.
+
+    States that cannot be visited have no occupancy.
+    """
+    matrix = sp.csr_array(cmdp.transitions)
+    drawn = sp.diags_array(1.0 / np.asarray(matrix.sum(axis=1)).ravel()) @ matrix
+    seen = cmdp.pairs.over(visited(cmdp).astype(float)) * np.ones(cmdp.pairs.shape)
+    sums = np.stack([seen.ravel(), 1.0 - seen.ravel()])
+    # Balance in all states but one implies it there
+    balance = sp.csr_array(leave - sp.csr_array(drawn).T)[1:]
+    return sp.csr_array(sp.vstack([balance, sums])), np.append(np.zeros(cmdp.states - 1), [1.0, 0.0])
 
 
 def flow(cmdp: CMDP) -> tuple[Any, Any]:
@@ -109,13 +133,15 @@ def _highs(
     stop: Stop | None = None,
 ) -> Answer:
     """Solve over all occupancies; with `excess`, minimise the t for which row i is at most offset_i + excess_i t."""
-    pairs, balance = cmdp.pairs.count, flow(cmdp)[1]
+    pairs, (leave, balance), right = cmdp.pairs.count, flow(cmdp), cmdp.initial
+    if cmdp.criterion == "average":
+        balance, right = _stationary(cmdp, leave)
     if excess is not None:
         cost = np.append(cost, 1.0)
         rows = np.hstack([rows, -excess[:, None]])
-        balance = sp.hstack([balance, sp.csr_array((cmdp.states, 1))])
+        balance = sp.hstack([balance, sp.csr_array((balance.shape[0], 1))])
     settings: dict[str, Any] = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
     settings |= {name: value for name, value in (options or {}).items() if value is not None}
     tiny = pairs <= TINY  # solved in no time: not worth a process
     method, free = "highs-ds" if tiny else "highs-ipm", 0 if excess is None else 1
-    return highs.solve(cost, rows, offsets, balance, cmdp.initial, free, method, settings, stop=None if tiny else stop)
+    return highs.solve(cost, rows, offsets, balance, right, free, method, settings, stop=None if tiny else stop)

@@ -16,13 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation.backup import bellman
+from cmdpkit.evaluation.backup import bellman, induction
 from cmdpkit.evaluation.bounds import backup_errors, bound_from_backup, local_bound
+from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.evaluation.system import Plan, PolicySystem, rounding_floor
 from cmdpkit.model import CMDP
 
 MAX_ROUNDS = 1_000
 """Policy iteration ends long before this; the bound is valid wherever it stops."""
+
+PLATEAU = 50
+"""So many policies in a row may have the same average."""
 
 LOOSE = 0.05
 """While policies still change, values are found to this part of what is known to be left."""
@@ -62,7 +66,7 @@ def polished_bound(cmdp: CMDP, weights: Array, stop: Stop = never) -> float:
         return bound
     value = oracle.state_values @ weights
     missing, rounding = backup_errors(cmdp, weights, value)
-    collected = PolicySystem(cmdp, choice=oracle.choice, plan=oracle.plan).solve(2.0 * rounding + missing)
+    collected = policy_system(cmdp, choice=oracle.choice, plan=oracle.plan).solve(2.0 * rounding + missing)
     guesses = (value, value - collected)
     return max(bound, *(local_bound(cmdp, weights, guess) for guess in guesses))
 
@@ -95,13 +99,19 @@ class Oracle:
         """
         cmdp = self.cmdp
         cost = weights @ cmdp.costs
-        if self.choice is None:
+        blocks = cmdp.blocks
+        if blocks is not None:
+            self.choice = induction(cmdp, cost, blocks)
+        elif self.choice is None:
             self.choice = self._far_sighted(cost)
         offset = float(weights[1:] @ cmdp.offsets)
-        bound, evaluations, least = -np.inf, 0, np.inf
+        bound, evaluations, least, idle = -np.inf, 0, np.inf, 0
+        average = cmdp.criterion == "average"
         loose = np.inf if self.state_values is None else 0.0  # error that the values may still have
-        if self.state_values is None:
-            evaluations, loose = 1, self._evaluate(weights, LOOSE * float(np.abs(cost).max()) / (1.0 - cmdp.gamma))
+        if blocks is not None:
+            evaluations, loose = 1, self._evaluate(weights, 0.0)
+        elif self.state_values is None:
+            evaluations, loose = 1, self._evaluate(weights, LOOSE * float(np.abs(cost).max()) / cmdp.step_weight)
         while True:
             assert self.state_values is not None
             value = self.state_values @ weights
@@ -110,9 +120,11 @@ class Oracle:
             backup = bellman(cmdp, cost, value, self.choice, noise)
             bound = max(bound, bound_from_backup(cmdp, weights, value, backup))
             now = float(cmdp.initial @ value) - offset
-            left, total = now - bound, float(value.sum())
+            left, total = now - bound, now if average else float(value.sum())
+            # Every policy is better than the last, or it is rounding; an average may stay while the bias improves.
+            idle = idle + 1 if loose == 0.0 and total >= least else 0
             enough = left <= gap or now < hopeless or evaluations >= rounds
-            settled = not backup.moved or enough or (loose == 0.0 and total >= least)
+            settled = not backup.moved or enough or idle > (PLATEAU if average else 0)
             if self.stop() or evaluations > 2 * rounds or (settled and loose == 0.0):
                 break
             if settled:  # the policy stays: now find its values as exactly as is asked
@@ -135,16 +147,16 @@ class Oracle:
         cmdp = self.cmdp
         uniform = cmdp.pairs.uniform()
         mean_cost = cmdp.pairs.expect(uniform, cost[None])[:, 0]
-        value = PolicySystem(cmdp, uniform, plan=self.plan).solve(mean_cost)
+        value = policy_system(cmdp, uniform, plan=self.plan).solve(mean_cost)
         return bellman(cmdp, cost, value, np.zeros(cmdp.states, dtype=np.int32)).choice
 
     def _evaluate(self, weights: Array, error: float) -> float:
         """V_0..V_m of the current policy, with an error of w·V of at most `error`. Returns that, 0 if fully exact."""
         cmdp = self.cmdp
         rows = cmdp.pairs.rows(self.choice)
-        self.system = PolicySystem(cmdp, choice=self.choice, plan=self.plan)
+        self.system = policy_system(cmdp, choice=self.choice, plan=self.plan)
         wanted = np.maximum(self.accuracy, rounding_floor(cmdp))
-        most = 1e-3 * cmdp.cost_sizes / (1.0 - cmdp.gamma)
+        most = 1e-3 * cmdp.cost_sizes / cmdp.step_weight
         share = error / weights.size / np.maximum(weights, 1e-30 + error * 1e-30)
         accuracy = np.maximum(wanted, np.minimum(share, most))
         policy_cost = np.ascontiguousarray(cmdp.costs[:, rows].T)

@@ -63,7 +63,7 @@ def known_rows(cmdp: CMDP, old: CMDP) -> list[int] | None:
 
 def same_chains(cmdp: CMDP, old: CMDP) -> bool:
     """Whether policies visit the same states equally often in both models."""
-    if cmdp.gamma != old.gamma or not cmdp.pairs.same(old.pairs):
+    if (cmdp.criterion, cmdp.gamma) != (old.criterion, old.gamma) or not cmdp.pairs.same(old.pairs):
         return False
     if cmdp.initial is not old.initial and not np.array_equal(cmdp.initial, old.initial):
         return False

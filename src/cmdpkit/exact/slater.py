@@ -14,15 +14,19 @@ import scipy.sparse as sp
 
 from cmdpkit.checks import Array, check_nonnegative
 from cmdpkit.evaluation.bounds import down, up
-from cmdpkit.evaluation.system import PolicySystem
+from cmdpkit.evaluation.gain_bounds import averages_with_errors
+from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.columns import ColumnSearch
-from cmdpkit.exact.mdp import Stop, minimise, never
+from cmdpkit.exact.master import least_violation
+from cmdpkit.exact.mdp import Oracle, Stop, minimise, never
 from cmdpkit.model import CMDP, AtMost, check_model
 from cmdpkit.policy import TabularPolicy
 
 ROUNDS = 3
 """The range of t is narrowed to what is known at most this often; each time the answer gains digits."""
 
+GAME_ROUNDS = 200
+"""Oracle calls at most of the game for long-run averages; a few per limit are usual."""
 
 DUST = 1e-50
 """In models of extreme scale, costs smaller than this part of the largest are left out; bounds account for it."""
@@ -55,6 +59,8 @@ def slater_margin(cmdp: CMDP, tol: float = 1e-9) -> float:
     check_model(cmdp)
     if not cmdp.num_rows:
         return float("inf")
+    if cmdp.lowering is not None:
+        cmdp = cmdp.lowering.model
     found = least_miss(cmdp, check_nonnegative(tol, "tol"))
     if found.lower <= 0.0 < found.upper:  # neither sign is proved: rounding cannot tell the margin from zero
         return 0.0
@@ -66,6 +72,8 @@ def least_miss(cmdp: CMDP, tol: float = 1e-9, stop: Stop = never) -> LeastMiss:
     if cmdp.is_extreme:
         with np.errstate(all="ignore"):
             return _in_common_units(cmdp, tol, stop)
+    if cmdp.criterion == "average":
+        return _by_columns(cmdp, tol, stop)
     m, size = cmdp.num_rows, _size(cmdp)
     best = LeastMiss(-size, size, TabularPolicy.over(cmdp.pairs, cmdp.pairs.uniform()), np.full(m, 1.0 / m))
     low, high = -1.1 * size, 1.1 * size
@@ -85,25 +93,25 @@ def least_miss(cmdp: CMDP, tol: float = 1e-9, stop: Stop = never) -> LeastMiss:
 
 def _in_common_units(cmdp: CMDP, tol: float, stop: Stop) -> LeastMiss:
     """The same where quotients of the costs would overflow: all divided by one power of two, and dust left out."""
-    exponent = int(np.frexp(_size(cmdp) * (1.0 - cmdp.gamma))[1])
+    exponent = int(np.frexp(_size(cmdp) * cmdp.step_weight)[1])
     costs, offsets = np.ldexp(cmdp.costs[1:], -exponent), np.ldexp(cmdp.offsets, -exponent)
     costs, offsets = (np.where(np.abs(x) < DUST, 0.0, x) for x in (costs, offsets))
-    even = CMDP(
+    even = type(cmdp)(
         sp.csr_array(cmdp.transitions),
         cost=np.zeros(cmdp.pairs.shape),
         constraints=[AtMost(cmdp.pairs.like(c), float(b)) for c, b in zip(costs, offsets, strict=True)],
-        gamma=cmdp.gamma,
+        **({"average": True} if cmdp.criterion == "average" else {"gamma": cmdp.gamma}),
         initial=cmdp.initial,
         available=None if cmdp.pairs.is_full else cmdp.pairs.sparse_mask,
     )
-    found, slack = least_miss(even, tol, stop), 3.0 * DUST / (1.0 - cmdp.gamma)
+    found, slack = least_miss(even, tol, stop), 3.0 * DUST / cmdp.step_weight
     lower, upper = np.ldexp(found.lower - slack, exponent), np.ldexp(found.upper + slack, exponent)
     return LeastMiss(down(float(lower)), up(float(upper)), found.policy, found.weights)
 
 
 def _size(cmdp: CMDP) -> float:
     """No V_i is larger."""
-    return float((cmdp.cost_sizes[1:] / (1.0 - cmdp.gamma) + np.abs(cmdp.offsets)).max())
+    return float((cmdp.cost_sizes[1:] / cmdp.step_weight + np.abs(cmdp.offsets)).max())
 
 
 def _between(cmdp: CMDP, low: float, high: float, tol: float, stop: Stop) -> LeastMiss:
@@ -123,9 +131,36 @@ def _between(cmdp: CMDP, low: float, high: float, tol: float, stop: Stop) -> Lea
     return LeastMiss(_lower_bound(cmdp, y, stop), float(v.max()), policy, y)
 
 
+def _by_columns(cmdp: CMDP, tol: float, stop: Stop) -> LeastMiss:
+    """The answer for long-run averages, where a state of its own for t would be a second class: the game itself.
+
+    Policies against limits: the prices y of the best mixture so far ask the oracle for a policy that does better.
+    """
+    size, oracle, search = _size(cmdp), Oracle(cmdp, stop), ColumnSearch(cmdp, tol, stop)
+    m = cmdp.num_rows
+    lower, y, weights, ask = -size, np.full(m, 1.0 / m), np.ones(1), np.full(m, 1.0 / m)
+    for _ in range(GAME_ROUNDS):
+        answer = oracle.minimise(np.append(0.0, ask))
+        fresh = search.add(answer.choice, answer.values)
+        bound = _over_sum(answer.bound, ask)
+        lower, y = (bound, ask) if bound > lower else (lower, y)
+        worst, game = least_violation(np.array(search.values).T[1:])
+        weights, ask = game.weights, game.prices
+        if worst - lower <= 0.1 * tol * size or not fresh or stop():
+            break
+    policy = search.mixed(weights)
+    values, errors = averages_with_errors(cmdp, policy.pi, Plan())
+    return LeastMiss(lower, float((values[1:] + errors[1:] - cmdp.offsets).max()), policy, y)
+
+
 def _lower_bound(cmdp: CMDP, y: Array, stop: Stop) -> float:
     """max_i V_i ≥ Σ y_i V_i / Σ y_i for every policy, with Σ y known up to rounding."""
-    bound, total, slack = minimise(cmdp, np.append(0.0, y), stop=stop).bound, float(y.sum()), 1e-15 * y.size
+    return _over_sum(minimise(cmdp, np.append(0.0, y), stop=stop).bound, y)
+
+
+def _over_sum(bound: float, y: Array) -> float:
+    """A lower bound on Σ y_i V_i, divided by Σ y and rounded down."""
+    total, slack = float(y.sum()), 1e-15 * y.size
     return down(bound / (up(total * (1.0 + slack)) if bound >= 0.0 else down(total * (1.0 - slack))))
 
 
@@ -138,7 +173,7 @@ def _with_slack_state(cmdp: CMDP, low: float, high: float) -> CMDP:
     # Half of the start is in that state, so that all costs count twice.
     t = 2.0 * (1.0 - cmdp.gamma) * np.array([high, low])
     costs = [np.append(2.0 * c, -t) for c in cmdp.costs[1:]]
-    return CMDP(
+    return type(cmdp)(
         transitions,
         cost=np.append(np.zeros(pairs.count), t),
         constraints=[AtMost(c, float(b)) for c, b in zip(costs, cmdp.offsets, strict=True)],

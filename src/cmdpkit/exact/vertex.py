@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array
+from cmdpkit.evaluation.backup import gain
+from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
@@ -106,8 +108,13 @@ def _after(cmdp: CMDP, rows: Any, values: Array) -> Array:
     return np.asarray(cmdp.gamma * (cmdp.transitions[rows] @ values))
 
 
+def _advantages(cmdp: CMDP, rows: Any, values: Array, states: Any) -> Array:
+    """A_0..A_m of some pairs, of these states."""
+    return np.asarray(cmdp.costs[:, rows].T + _after(cmdp, rows, values) - values[states] - gain(cmdp, values))
+
+
 def _system(cmdp: CMDP, pi: Array, plan: Plan) -> PolicySystem:
-    return PolicySystem(cmdp, cmdp.pairs.like(pi), plan=plan)
+    return policy_system(cmdp, cmdp.pairs.like(pi), plan=plan)
 
 
 def _values(system: PolicySystem, pi: Array, accuracy: Array, guess: Array | None) -> Array:
@@ -128,7 +135,7 @@ def _round_most(cmdp: CMDP, pi: Array, visits: Array, values: Array, at_most: in
     """Leave at most `at_most` states randomised, such that no value changes to first order."""
     states = _randomised(cmdp, pi)
     rows, block = _support(cmdp, pi, states)
-    advantages = cmdp.costs[:, rows].T + _after(cmdp, rows, values) - values[states][block]
+    advantages = _advantages(cmdp, rows, values, states[block])
     advantages *= visits[states][block][:, None]
     advantages /= np.maximum(np.abs(advantages).max(axis=0), 1e-300)
     begins = np.searchsorted(block, np.arange(states.size + 1))
@@ -157,8 +164,8 @@ def _walk_to_vertex(
     rows, block = _support(cmdp, pi, states)
     x = pi[rows] * (cmdp.initial @ counts)[block]
     # Σ_a x′(r, a) − Σ x′ A_r = visits to r,   Σ x′ A_i + slack_i = −V_i
-    advantages = cmdp.costs[:, rows].T + _after(cmdp, rows, values) - values[states][block]
-    flow = counts[states][block] - _after(cmdp, rows, counts)
+    advantages = _advantages(cmdp, rows, values, states[block])
+    flow = counts[states][block] - _after(cmdp, rows, counts) + gain(cmdp, counts)
     v = np.asarray(cmdp.initial @ values)[1:] - cmdp.offsets
     units = np.maximum(np.abs(advantages[:, 1:]).max(axis=0), 1e-300)
     limits = advantages[:, 1:] / units

@@ -16,7 +16,7 @@ from cmdpkit.evaluation.patience import Stopped, until
 from cmdpkit.exact.conflict import Conflict, Relaxation, minimal_conflict, relaxation
 from cmdpkit.exact.slater import LeastMiss, least_miss
 from cmdpkit.model import CMDP, check_model
-from cmdpkit.policy import TabularPolicy
+from cmdpkit.policy import TabularPolicy, raised_policy
 from cmdpkit.run.result import Result
 from cmdpkit.run.status import Status
 from cmdpkit.solver import solve
@@ -116,7 +116,8 @@ def diagnose(cmdp: CMDP, units: Any = None, *, tol: float = 1e-6, time_limit: fl
     if time_limit is not None:
         check_nonnegative(time_limit, "time_limit")
     sizes = check_units(cmdp, units)
-    if cmdp.is_extreme:
+    inner = cmdp if cmdp.lowering is None else cmdp.lowering.model
+    if inner.is_extreme:
         raise ValueError("the costs are too large or too small for a diagnosis; state the model in other units")
     started = time.perf_counter()
 
@@ -124,18 +125,21 @@ def diagnose(cmdp: CMDP, units: Any = None, *, tol: float = 1e-6, time_limit: fl
         return time_limit is not None and time.perf_counter() - started >= time_limit
 
     result = solve(cmdp, tol=tol, time_limit=time_limit)
-    found = _least(cmdp, sizes, result, stop)
+    found = _least(inner, sizes, result, stop)
     conflict, relaxations = None, {}
     if result.status is Status.INFEASIBLE:
         certificate = result.certificate
         conflict = Conflict((), certificate.infeasibility, certificate.infeasibility_margin, False)
         try:
             with until(stop):
-                conflict = minimal_conflict(cmdp, conflict.weights, conflict.margin, stop)
-                relaxations = _relaxations(cmdp, conflict, tol, stop)
+                conflict = minimal_conflict(inner, conflict.weights, conflict.margin, stop)
+                relaxations = _relaxations(inner, conflict, tol, stop)
         except Stopped:
             pass
-    values = evaluate(cmdp, found.policy).constraint_values
+    policy = found.policy
+    if cmdp.lowering is not None and policy is not result.policy:
+        policy = raised_policy(cmdp, policy)
+    values = evaluate(cmdp, policy).constraint_values
     return Diagnosis(
         feasible=_verdict(result, conflict, tol),
         margin=np.array([-found.upper, -found.lower]),
@@ -144,7 +148,7 @@ def diagnose(cmdp: CMDP, units: Any = None, *, tol: float = 1e-6, time_limit: fl
         weights=None if conflict is None else conflict.weights,
         proved_excess=None if conflict is None else conflict.margin,
         relaxations=relaxations,
-        policy=found.policy,
+        policy=policy,
         misses=np.maximum(cmdp.signs * (values - cmdp.limits), 0.0),
         values=values,
         units=sizes,

@@ -11,7 +11,7 @@ import csv
 import io
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from cmdpkit.evaluation.patience import Stopped, until
 from cmdpkit.exact.band import Band, Upper
 from cmdpkit.files import PathLike, write_whole
 from cmdpkit.model import CMDP, check_model
-from cmdpkit.policy import TabularPolicy
+from cmdpkit.policy import raised_policy
 
 MOST = 1_000
 """Solves at most; a tolerance of 1e-6 on a smooth frontier takes some hundred."""
@@ -80,7 +80,7 @@ class Frontier:
         """(lower, upper) bounds on the optimum at any limit; both infinite where it is proved that it cannot be met."""
         return _bounds(self.model, self.band, {self.name: limit})
 
-    def policy(self, limit: float) -> TabularPolicy:
+    def policy(self, limit: float) -> Any:
         """A policy that attains the objective at this limit."""
         return _policy(self.model, self.band, {self.name: limit})
 
@@ -152,7 +152,7 @@ class Surface:
         """(lower, upper) bounds on the optimum at any two limits."""
         return _bounds(self.model, self.band, dict(zip(self.names, (first, second), strict=True)))
 
-    def policy(self, first: float, second: float) -> TabularPolicy:
+    def policy(self, first: float, second: float) -> Any:
         """A policy that attains the objective at these limits."""
         return _policy(self.model, self.band, dict(zip(self.names, (first, second), strict=True)))
 
@@ -240,7 +240,8 @@ def frontier(
     check_count(points, "points", least=2)
     if time_limit is not None:
         check_nonnegative(time_limit, "time_limit")
-    if cmdp.is_extreme:
+    inner = cmdp if cmdp.lowering is None else cmdp.lowering.model
+    if inner.is_extreme:
         raise ValueError("the costs are too large or too small for a frontier; state the model in other units")
     wanted = _values(limits, names)
     started = time.perf_counter()
@@ -248,9 +249,9 @@ def frontier(
     def stop() -> bool:
         return time_limit is not None and time.perf_counter() - started >= time_limit
 
-    band = Band(cmdp, tol, axes, stop)
+    band = Band(inner, tol, axes, stop)
     make: Callable[..., Any] = _surface if len(axes) == 2 else _curve
-    return make(cmdp, band, axes, wanted, stop, started, points)
+    return replace(make(inner, band, axes, wanted, stop, started, points), model=cmdp)
 
 
 def _axes(cmdp: CMDP, names: Sequence[Any]) -> list[int]:
@@ -642,11 +643,12 @@ def _bounds(cmdp: CMDP, band: Band, limits: dict[str, float]) -> tuple[float, fl
     return float(low), float(high)
 
 
-def _policy(cmdp: CMDP, band: Band, limits: dict[str, float]) -> TabularPolicy:
+def _policy(cmdp: CMDP, band: Band, limits: dict[str, float]) -> Any:
     found = band.upper(cmdp.with_limits(limits).offsets)
     if found.weights is None:
         raise ValueError(f"no policy is known that meets the limits with {limits}; see frontier.least")
-    return band.policy(found.weights)
+    policy = band.policy(found.weights)
+    return policy if cmdp.lowering is None else raised_policy(cmdp, policy)
 
 
 def _summary(found: Frontier | Surface) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array, ConstraintArray, PairTable, StateArray
-from cmdpkit.evaluation.backup import advantages, look_ahead
-from cmdpkit.evaluation.system import Plan, PolicySystem
+from cmdpkit.evaluation.backup import advantages, gain, look_ahead
+from cmdpkit.evaluation.gains import policy_system
+from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.slater import slater_margin
 from cmdpkit.learners.tabular import above_floor, reference_span, within_radius
 from cmdpkit.model import CMDP, Pairs
@@ -54,7 +55,7 @@ class ExactLearner:
         self.floor = floor
         self.accuracy = 0.0  # relative error allowed in evaluations; 0 means up to rounding
         self._plan = Plan()
-        self._largest_values = cmdp.cost_sizes / (1.0 - cmdp.gamma)
+        self._largest_values = cmdp.cost_sizes / cmdp.step_weight
         self._scales = reference_span(cmdp.spans)
         self._values: Array | None = None  # the last values, as a first guess
         self._visits: StateArray | None = None
@@ -70,7 +71,7 @@ class ExactLearner:
     def move_to(self, policy: TabularPolicy) -> None:
         """Make `policy` the current one: factorise its system, compute its occupancy and all m + 1 values."""
         self.policy = policy
-        self._system = PolicySystem(self.cmdp, policy.pi, plan=self._plan)
+        self._system = policy_system(self.cmdp, policy.pi, plan=self._plan)
         self._visit(self._system.state_occupancy(self._visits, self.accuracy))
         self._values_are_current = False
 
@@ -84,7 +85,8 @@ class ExactLearner:
         self._v = values[1:] - self.cmdp.offsets
 
     def look(self) -> ExactView:
-        return ExactView(self._objective, self._v, self._scales, self.cmdp.gamma, self, self.policy)
+        discount = 0.0 if self.cmdp.criterion == "average" else self.cmdp.gamma  # 1 − discount: a step's weight
+        return ExactView(self._objective, self._v, self._scales, discount, self, self.policy)
 
     def improve(self, weights: Weights) -> int:
         """t_k steps of regularised natural gradient on c̃, anchored as `weights.anchor` says (eq. npg-entropy)."""
@@ -126,7 +128,7 @@ class ExactLearner:
         alpha = (1.0 / step if step else 0.0) if self.alpha is None else self.alpha
         to_anchor = alpha * (log_pi - anchor)
         # Ṽ_α = (I − γ P_π)⁻¹ Σ_a π (c̃ + α log(π / π_k))                              (eq. regu-V)
-        error = self.accuracy * float(np.abs(cost).max()) / (1.0 - self.cmdp.gamma) if self.accuracy else 0.0
+        error = self.accuracy * float(np.abs(cost).max()) / self.cmdp.step_weight if self.accuracy else 0.0
         values = self._system.state_values(pairs.sum(pi * (cost + to_anchor)), guess, error)
         ahead = pairs.like(look_ahead(self.cmdp, values))
         # log π' = (1 − step·α) log π − step · Q̃_α − log Z,                            (eq. npg-entropy)
@@ -161,7 +163,8 @@ class ExactLearner:
         pairs = self.cmdp.pairs
         to_anchor = above_floor(self.policy, self.floor).log_pi - self._anchor.log_pi
         values = self._system.state_values(pairs.sum(self.policy.pi * to_anchor))
-        return np.asarray(to_anchor + pairs.like(look_ahead(self.cmdp, values)) - pairs.over(values))
+        ahead = look_ahead(self.cmdp, values) - gain(self.cmdp, values)
+        return np.asarray(to_anchor + pairs.like(ahead) - pairs.over(values))
 
     def state(self) -> dict[str, Any]:
         state = {
@@ -178,7 +181,7 @@ class ExactLearner:
         self.accuracy, self._plan = float(state["accuracy"]), Plan(str(state["plan"]) or None)
         self.policy = TabularPolicy.stored(self.cmdp.pairs, state["log_probabilities"])
         self._anchor = TabularPolicy.stored(self.cmdp.pairs, state["anchor"])
-        self._system = PolicySystem(self.cmdp, self.policy.pi, plan=self._plan)
+        self._system = policy_system(self.cmdp, self.policy.pi, plan=self._plan)
         # Visits and values are restored: an iterative solver need not reproduce the last bits.
         self._visit(np.asarray(state["visits"]))
         self._values, self._values_are_current = state.get("values"), bool(state["values_are_current"])
@@ -260,7 +263,7 @@ class ExactView(View):
         cmdp = self.learner.cmdp
         xi = slater_margin(cmdp)
         largest = max(1.0, float(np.abs(cmdp.costs[0]).max()))
-        return 2.0 * largest / ((1.0 - cmdp.gamma) * xi) if xi > 0.0 else float(np.inf)
+        return 2.0 * largest / (cmdp.step_weight * xi) if xi > 0.0 else float(np.inf)
 
 
 class MirrorResponse:

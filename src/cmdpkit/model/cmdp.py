@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,8 +26,10 @@ from cmdpkit.checks import (
     CostTable,
     PairTable,
     StateArray,
+    check_count,
     check_gamma,
     check_initial,
+    check_number,
     check_rows,
     check_transitions,
     freeze,
@@ -34,9 +37,11 @@ from cmdpkit.checks import (
     refreeze,
 )
 from cmdpkit.files import PathLike, load_arrays, save_arrays
+from cmdpkit.model.absorbing import until_absorbed
 from cmdpkit.model.limits import AtLeast, AtMost, Between, Equal, Limit, check_limits, check_new_limits
 from cmdpkit.model.pairs import Label, Pairs, check_available, check_labels, check_table, initial_state
 from cmdpkit.model.problem import Problem
+from cmdpkit.model.stages import forward_blocks, over_stages
 
 NewLimit = float | tuple[float, float] | None
 """What `with_limits` takes for a limit: a number, (low, high), or None to remove it."""
@@ -48,17 +53,27 @@ LARGEST_VALUE = 1e150
 """Largest value allowed: the product of two values must not overflow."""
 
 
+class Lowering(NamedTuple):
+    """The discounted model with the same policies and values as one with another criterion."""
+
+    model: Any  # ScaledCMDP: its values from the start, multipliers and policies are those of the original
+    sizes: StateArray  # w / W of its states, 0 where the process has ended: V = sizes · V', visits x = x' / sizes
+
+
 class CMDP(Problem):
     """A constrained Markov decision process with S states, A actions and m constraints.
 
     Args:
         transitions: P(s' | s, a), as an (S, A, S) array or as a scipy.sparse (S·A, S) matrix with row s·A + a. With
             `available`, also an (N, S) array or matrix with a row for each of the N available pairs only.
-        reward: (S, A) array whose discounted sum is maximised; or
-        cost: (S, A) array whose discounted sum is minimised. Give exactly one of the two. Also (S,), the same for all
+        reward: (S, A) array whose discounted sum (or average) is maximised; or
+        cost: (S, A) array that is minimised in the same way. Give exactly one of the two. Also (S,), the same for all
             actions; (S, A, S), which may depend on the next state; or (N,), one number per available pair.
         constraints: any number of `AtMost`, `AtLeast`, `Equal` and `Between`, with values of the same shapes.
-        gamma: the discount factor, in [0, 1).
+        gamma: the discount factor, in [0, 1); 1 for totals until the process ends, which every policy must reach: a
+            set of states that are never left and cost nothing.
+        horizon: T, for totals over T steps (discounted if gamma is given). The policy then has a table for each step.
+        average: True for long-run averages per step instead of discounted sums, in the objective and all limits.
         initial: distribution of the initial state, as (S,) or {state: probability}, or a single state; uniform by
             default.
         available: (S, A) booleans, or a scipy.sparse (S, A) matrix whose stored entries are the available pairs. What
@@ -90,7 +105,9 @@ class CMDP(Problem):
         reward: ArrayLike | None = None,
         cost: ArrayLike | None = None,
         constraints: Iterable[Limit] = (),
-        gamma: float,
+        gamma: float | None = None,
+        horizon: int | None = None,
+        average: bool = False,
         initial: Any = None,
         available: Any = None,
         state_labels: Iterable[Label] | None = None,
@@ -100,18 +117,22 @@ class CMDP(Problem):
         action_axis: int | None = None,
     ) -> None:
         kind, table = _one_objective(reward, cost)
-        self.gamma = check_gamma(gamma)
+        self.criterion, self.gamma, self.horizon = _check_criterion(gamma, horizon, average)
         self.transitions, self.pairs = _check_pairs(transitions, available, state_labels, action_labels, action_axis)
         self.states, self.actions = self.pairs.states, self.pairs.actions
-        self.row_sums = check_rows(self.transitions, self.gamma, self.pairs.pair_name, self.pairs.state_name)
+        discount = self.gamma if self.criterion == "discounted" else 0.0
+        self.row_sums = check_rows(self.transitions, discount, self.pairs.pair_name, self.pairs.state_name)
         self.longest_row = longest_row(self.transitions)
         self.maximise = kind == "reward"
         self.objective: PairTable = check_table(table, self.pairs, self.transitions, kind)
-        self.constraints = _check_constraints(constraints, self.pairs, self.transitions)
+        self.constraints = _check_constraints(constraints, self)
         self.initial: StateArray = check_initial(initial_state(initial, self.pairs), self.states)
         self._set_objective(objective_name, objective_per_step)
+        if self.objective_per_step and self.criterion in ("total", "horizon"):
+            raise ValueError(f"objective_per_step=True is for discounted sums; the criterion is the {self.value_name}")
         self._set_units()
         self._set_costs()
+        self.lowering = self._lowered()
         self._check_range()
         self._frozen = True
 
@@ -123,6 +144,31 @@ class CMDP(Problem):
         # max − min of each of these costs over all (s, a): how much a single step can matter
         self.spans: CostArray = freeze(np.ptp(self.costs, axis=1))
 
+    entry_error: ClassVar[int] = 0
+    """By how many EPS the stored probabilities and costs may be off, each relative to itself; bounds count them."""
+
+    def _lowered(self) -> Lowering | None:
+        """The discounted model that has the same values, for the other criteria."""
+        if self.criterion not in ("total", "horizon"):
+            return None
+        if self.horizon is None:
+            scaled = until_absorbed(self.transitions, self.pairs, self.costs, self.initial)
+        else:
+            scaled = over_stages(self.transitions, self.pairs, self.initial, self.gamma, self.horizon)
+        settings: dict[str, Any] = {"reward" if self.maximise else "cost": scaled.table(self.objective)}
+        model = ScaledCMDP(
+            scaled.transitions,
+            constraints=[
+                replace(c, values=scaled.table(np.asarray(c.values), c.stage)).in_stage(None) for c in self.constraints
+            ],
+            gamma=scaled.beta,
+            objective_name=self.objective_name,
+            initial=scaled.initial,
+            available=None if scaled.pairs.is_full else scaled.pairs.sparse_mask,
+            **settings,
+        )
+        return Lowering(model, scaled.sizes)
+
     @property
     def state_labels(self) -> tuple[Label, ...] | None:
         return self.pairs.state_labels
@@ -131,13 +177,20 @@ class CMDP(Problem):
     def action_labels(self) -> tuple[Label, ...] | None:
         return self.pairs.action_labels
 
+    @cached_property
+    def blocks(self) -> tuple[int, ...] | None:
+        """Where blocks of states begin that lead to later blocks only, as the stages of a horizon; None if not so."""
+        return None if self.criterion == "average" else forward_blocks(self.transitions, self.pairs)
+
     def _check_range(self) -> None:
         """Check that values and their squares do not overflow."""
-        sizes = np.append(
-            self.cost_sizes.max() / LARGEST_VALUE / (1.0 - self.gamma), np.abs(self.limits) / LARGEST_VALUE
-        )
+        if self.lowering is not None:
+            return  # its model has been checked
+        sizes = np.append(self.cost_sizes.max() / LARGEST_VALUE / self.step_weight, np.abs(self.limits) / LARGEST_VALUE)
         if sizes.max() > 1.0:
-            raise ValueError(f"costs / (1 - gamma) and limits must not exceed {LARGEST_VALUE:g}; use a larger unit")
+            raise ValueError(f"{self._sums} and limits must not exceed {LARGEST_VALUE:g}; use a larger unit")
+
+    _sums: ClassVar[str] = "costs / (1 - gamma)"
 
     def __setattr__(self, name: str, value: object) -> None:
         if getattr(self, "_frozen", False):
@@ -204,6 +257,32 @@ class CMDP(Problem):
         name = table if isinstance(table, str) else None
         return self._derived(self.constraints, self._table(table, kind), kind == "reward", objective_name=name)
 
+    def with_criterion(self, *, gamma: float | None = None, horizon: int | None = None, average: bool = False) -> CMDP:
+        """The same model under another criterion; the transitions and all tables are shared.
+
+        A limit that is not per step keeps its number, which then means another thing.
+
+        Args:
+            gamma: the discount factor of discounted sums, or 1 for totals until the end; or
+            horizon: the number of steps; or
+            average: True for long-run averages.
+
+        Example:
+            >>> import cmdpkit as ck
+            >>> power = ck.solve(ck.problems.wireless().with_criterion(average=True)).constraint_values
+            >>> print(power.round(6))
+            [1.5]
+        """
+        criterion, discount, steps = _check_criterion(gamma, horizon, average)
+        if criterion == "discounted":
+            check_rows(self.transitions, discount, self.pairs.pair_name, self.pairs.state_name)
+        if criterion in ("total", "horizon") and self.objective_per_step:
+            raise ValueError("the objective is stated per step, which is for discounts and averages; state a total")
+        for limit in self.constraints:
+            _check_criterion_of(limit, criterion, discount, steps)
+        settings: dict[str, Any] = {"criterion": criterion, "gamma": discount, "horizon": steps}
+        return self._derived(self.constraints, self.objective, **settings)
+
     def _table(self, table: Any, kind: str) -> PairTable:
         """A table as given, or that of the constraint with this name."""
         if not isinstance(table, str):
@@ -221,8 +300,10 @@ class CMDP(Problem):
         **others: Any,
     ) -> CMDP:
         """The model with other, validated limits, objective and attributes. Whatever stays is shared."""
-        model = object.__new__(CMDP)
-        model.__dict__.update({name: value for name, value in self.__dict__.items() if name != "_frozen"})
+        model = object.__new__(type(self))
+        model.__dict__.update(
+            {name: value for name, value in self.__dict__.items() if name not in ("_frozen", "blocks")}
+        )
         model.constraints = tuple(constraints)
         if objective is not None:
             model.objective = objective
@@ -233,9 +314,22 @@ class CMDP(Problem):
         kept = [(id(c.values), c.sign, c.per_step) for c in model.rows]
         if objective is not None or kept != [(id(c.values), c.sign, c.per_step) for c in self.rows]:
             model._set_costs()
+        known = self.lowering is not None and objective is None and not others
+        model.lowering = (self._lowering_of(model.constraints) if known else None) or model._lowered()
         model._check_range()
         model._frozen = True
         return model
+
+    def _lowering_of(self, constraints: tuple[Limit, ...]) -> Lowering | None:
+        """The lowering with other limits on tables of this model; None if one of the tables is new."""
+        assert self.lowering is not None
+        model, sizes = self.lowering
+        known = zip(self.constraints, model.constraints, strict=True)
+        scaled = {(id(c.values), c.stage): d.values for c, d in known}
+        if any((id(c.values), c.stage) not in scaled for c in constraints):
+            return None
+        limits = [replace(c, values=scaled[id(c.values), c.stage]).in_stage(None) for c in constraints]
+        return Lowering(model._derived(limits), sizes)
 
     def tightened(self, margin: float | ConstraintArray) -> CMDP:
         """The model of eq. cmdp_zero: every row moved inwards by `margin`, one number or one per row."""
@@ -659,7 +753,10 @@ class CMDP(Problem):
 
     def _extras(self) -> dict[str, Any]:
         """For files: what models had not at first."""
-        extras: dict[str, Any] = {}
+        extras: dict[str, Any] = {"average": np.array(True)} if self.criterion == "average" else {}
+        if self.horizon is not None:
+            extras["horizon"] = np.array(self.horizon)
+            extras["stages"] = np.array([-1 if c.stage is None else c.stage for c in self.constraints], dtype=int)
         if self.objective_name is not None:
             extras["objective_name"] = np.array(self.objective_name)
         if self.objective_per_step:
@@ -700,11 +797,14 @@ class CMDP(Problem):
         columns = [arrays[name] for name in ("values", "limits", "names", "at_least", "per_step")]
         lows = arrays.get("lows", np.full(len(arrays["limits"]), np.nan))
         constraints = [_limit_from(*row) for row in zip(lows, *columns, strict=True)]
+        if "stages" in arrays:
+            stages = [None if t < 0 else int(t) for t in arrays["stages"]]
+            constraints = [c.in_stage(t) for c, t in zip(constraints, stages, strict=True)]
         kind = "reward" if arrays["maximise"] else "cost"
         return cls(
             transitions,
             constraints=constraints,
-            gamma=float(arrays["gamma"]),
+            **_stored_criterion(arrays),
             initial=arrays["initial"],
             available=None if pairs.is_full else pairs.sparse_mask,
             state_labels=pairs.state_labels,
@@ -713,6 +813,15 @@ class CMDP(Problem):
             objective_per_step=bool(arrays.get("objective_per_step", False)),
             action_axis=1,
             **{kind: objective},
+        )
+
+
+def refuse_averages(problem: Problem, what: str) -> None:
+    """What knows discounted models only says so."""
+    if problem.criterion == "average":
+        raise ValueError(
+            f"{what} knows discounted models only, and this model has average=True; solve it with 'auto', 'columns', "
+            "'lp' or 'pmd-pd', or give it a gamma close to 1"
         )
 
 
@@ -732,9 +841,43 @@ def _one_objective(reward: Any, cost: Any) -> tuple[str, Any]:
     return ("cost", cost) if reward is None else ("reward", reward)
 
 
+class ScaledCMDP(CMDP):
+    """A discounted model that was computed from another one (`CMDP.lowering`)."""
+
+    entry_error = 4
+    _sums = "costs times the expected number of steps"
+
+
+def _stored_criterion(arrays: dict[str, Any]) -> dict[str, Any]:
+    if "average" in arrays:
+        return {"average": True}
+    return {"gamma": float(arrays["gamma"]), "horizon": int(arrays["horizon"]) if "horizon" in arrays else None}
+
+
 def check_model(cmdp: Any) -> None:
     if not isinstance(cmdp, CMDP):
         raise TypeError(f"a cmdpkit.CMDP is needed, not {type(cmdp).__name__}")
+
+
+def _check_criterion(gamma: Any, horizon: Any, average: Any) -> tuple[str, float, int | None]:
+    """The criterion, its discount factor and its horizon. A long-run average has no discount: 1 in all look-aheads."""
+    if not isinstance(average, (bool, np.bool_)):
+        raise TypeError(f"average must be True or False, not {average!r}")
+    if average and (gamma is not None or horizon is not None):
+        other, what = (f"gamma={gamma!r}", "discount") if horizon is None else (f"horizon={horizon!r}", "horizon")
+        raise ValueError(f"a long-run average has no {what}: leave out {other}, or average=True")
+    if average:
+        return "average", 1.0, None
+    if horizon is not None:
+        steps = check_count(horizon, "horizon", least=1)
+        whole = gamma is None or check_number(gamma, "gamma") == 1.0
+        return "horizon", 1.0 if whole else check_gamma(gamma), steps
+    if gamma is None:
+        raise TypeError(
+            "gamma is needed: a discount factor below 1, or 1 for totals until the process ends; or horizon, a number "
+            "of steps; or average=True for long-run averages"
+        )
+    return ("total", 1.0, None) if check_number(gamma, "gamma") == 1.0 else ("discounted", check_gamma(gamma), None)
 
 
 def _check_pairs(
@@ -755,9 +898,32 @@ def _check_pairs(
     return matrix, pairs.named(*names)
 
 
-def _check_constraints(constraints: Any, pairs: Pairs, transitions: Any) -> tuple[Limit, ...]:
+def _check_constraints(constraints: Any, cmdp: CMDP) -> tuple[Limit, ...]:
     """Check the limits and their tables of values."""
-    return tuple(
-        replace(limit, values=check_table(limit.values, pairs, transitions, f"constraint {limit.name!r}"))
-        for limit in check_limits(constraints)
-    )
+    limits = check_limits(constraints)
+    for limit in limits:
+        _check_criterion_of(limit, cmdp.criterion, cmdp.gamma, cmdp.horizon)
+    tables = [check_table(c.values, cmdp.pairs, cmdp.transitions, f"constraint {c.name!r}") for c in limits]
+    return tuple(replace(limit, values=table) for limit, table in zip(limits, tables, strict=True))
+
+
+def _check_criterion_of(limit: Limit, criterion: str, gamma: float, horizon: int | None) -> None:
+    """Check that a limit is one on the model's criterion."""
+    if limit.per_step and criterion in ("total", "horizon"):
+        hint = "multiply the limit by the horizon" if criterion == "horizon" else "state a limit on the total"
+        raise ValueError(
+            f"constraint {limit.name!r} has per_step=True, a limit on (1 - gamma) times a discounted sum; {hint}"
+        )
+    if limit.stage is None:
+        return
+    if horizon is None:
+        raise ValueError(
+            f"constraint {limit.name!r} is for stage {limit.stage}, but the model has no stages: give horizon"
+        )
+    if limit.stage >= horizon:
+        raise ValueError(f"constraint {limit.name!r} is for stage {limit.stage}; the stages are 0 to {horizon - 1}")
+    if gamma < 1.0:
+        raise ValueError(
+            f"constraint {limit.name!r} is for one stage, whose value is not discounted; with gamma = {gamma:g} "
+            "leave out stage, or gamma"
+        )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cmdpkit.checks import check_number
+from cmdpkit.checks import check_count, check_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +28,13 @@ class Limit:
         def name(self) -> str | None: ...
         @property
         def per_step(self) -> bool: ...
+        @property
+        def stage(self) -> int | None: ...
+
+    @property
+    def unit(self) -> str:
+        """What follows the name in tables."""
+        return " per step" if self.per_step else "" if self.stage is None else f" at stage {self.stage}"
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -65,6 +72,11 @@ class Limit:
             raise ValueError(f"the limit of constraint {self.name!r} is (low, high), not {limit!r}")
         return check_limits([replace(self, low=limit[0], high=limit[1])])[0]
 
+    def in_stage(self, stage: int | None) -> Limit:
+        """The same limit on one stage of a horizon, or on all of it."""
+        changed: dict[str, Any] = {"stage": stage}
+        return replace(self, **changed)
+
     def slack(self, value: float) -> float:
         """The distance of a value from the nearer end; negative where it lies outside."""
         low, high = self.ends
@@ -82,6 +94,7 @@ class OneSided(Limit):
     limit: float
     name: str | None = None
     per_step: bool = False
+    stage: int | None = None
 
     sign: ClassVar[float]  # +1 where more is worse, −1 where less is worse
 
@@ -99,7 +112,8 @@ class OneSided(Limit):
 class AtMost(OneSided):
     """The expected discounted sum of `values` must not exceed `limit`.
 
-    With `per_step=True` the limit bounds (1 − γ) times that sum: the average per step, weighted by the discount.
+    With `per_step=True` the limit bounds (1 − γ) times that sum: the average per step, weighted by the discount. With
+    `stage=t` it bounds the expected value of `values` at stage t of a finite horizon alone; the first is stage 0.
     """
 
     sign = 1.0
@@ -131,6 +145,7 @@ class Equal(Limit):
     limit: float
     name: str | None = None
     per_step: bool = False
+    stage: int | None = None
 
     symbol = "=="
 
@@ -160,6 +175,7 @@ class Between(Limit):
     high: float
     name: str | None = None
     per_step: bool = False
+    stage: int | None = None
 
     symbol = "between"
 
@@ -177,13 +193,14 @@ class Between(Limit):
     def scaled(self, values: ArrayLike, exponent: int) -> Limit:
         low, high = (math.ldexp(end, exponent) for end in self.ends)
         if low == high:  # both are so small that they are the same there
-            return Equal(values, low, self.name, self.per_step)
+            return Equal(values, low, self.name, self.per_step, self.stage)
         return replace(self, values=values, low=low, high=high)
 
 
 def _both_sides(limit: Limit) -> tuple[OneSided, ...]:
     low, high = limit.ends
-    return tuple(side(limit.values, end, limit.name, limit.per_step) for side, end in ((AtMost, high), (AtLeast, low)))
+    rest = (limit.name, limit.per_step, limit.stage)
+    return tuple(side(limit.values, end, *rest) for side, end in ((AtMost, high), (AtLeast, low)))
 
 
 def check_limits(constraints: Any) -> tuple[Limit, ...]:
@@ -200,6 +217,8 @@ def check_limits(constraints: Any) -> tuple[Limit, ...]:
             raise TypeError(f"the name of constraint {i} must be a non-empty string, not {name!r}")
         if not isinstance(constraint.per_step, (bool, np.bool_)):
             raise TypeError(f"per_step of constraint {name!r} must be True or False, not {constraint.per_step!r}")
+        if constraint.stage is not None:
+            check_count(constraint.stage, f"the stage of constraint {name!r}", least=0)
         numbers: dict[str, Any] = _numbers(constraint, name)
         checked.append(replace(constraint, name=name, per_step=bool(constraint.per_step), **numbers))
     names = [c.name for c in checked]

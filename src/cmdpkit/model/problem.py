@@ -29,6 +29,8 @@ class Problem:
     gamma: float
     maximise: bool
     constraints: tuple[Limit, ...]
+    criterion: str = "discounted"  # what values are: or "average", "total", "horizon"
+    horizon: int | None = None  # T
     objective_name: str | None = None
     objective_per_step: bool = False
 
@@ -41,12 +43,15 @@ class Problem:
         gamma: float,
         maximise: bool,
         constraints: tuple[Limit, ...],
+        criterion: str = "discounted",
+        horizon: int | None = None,
         objective_name: str | None = None,
         objective_per_step: bool = False,
     ) -> Problem:
         """A problem of which only sizes and limits are known."""
         problem = Problem()
         problem.states, problem.actions, problem.gamma = states, actions, gamma
+        problem.criterion, problem.horizon = criterion, horizon
         problem.pairs = Pairs(states, actions)
         problem.maximise, problem.constraints = maximise, constraints
         problem.objective_name, problem.objective_per_step = objective_name, objective_per_step
@@ -75,7 +80,7 @@ class Problem:
         self.limits: ConstraintArray = freeze(np.array([c.limit for c in self.rows], dtype=float))
         self.offsets: Array = freeze(self.signs * self.limits)
         # A quantity per step is (1 − γ) V; that factor is included in the cost.
-        share = 1.0 - self.gamma
+        share = self.step_weight
         per_step = [c.sign * (share if c.per_step else 1.0) for c in self.rows]
         self.units: CostArray = freeze(np.array([self.sense * (share if self.objective_per_step else 1.0), *per_step]))
 
@@ -83,6 +88,14 @@ class Problem:
     def num_constraints(self) -> int:
         """How many limits were stated."""
         return len(self.constraints)
+
+    @property
+    def step_weight(self) -> float:
+        """What one step counts for in a mean over all steps: 1 − γ, and 1 in a long-run average.
+
+        State visits sum to its inverse, and no value is larger than the largest cost divided by it.
+        """
+        return 1.0 if self.criterion == "average" else 1.0 - self.gamma
 
     @property
     def names(self) -> list[str]:
@@ -134,6 +147,15 @@ class Problem:
         return self.row_prices(check_multipliers(prices, self.num_constraints, name, signed))
 
     @property
+    def value_name(self) -> str:
+        """What a value is, in words."""
+        if self.criterion == "horizon":
+            steps = f"{self.horizon} step{'s' if self.horizon != 1 else ''}"
+            return f"expected {'total' if self.gamma == 1.0 else 'discounted sum'} over {steps}"
+        names = {"average": "long-run average", "total": "expected total until the end"}
+        return names.get(self.criterion, "expected discounted sum")
+
+    @property
     def sense(self) -> float:
         """−1 for a reward, +1 for a cost: user's objective = sense · V_0."""
         return -1.0 if self.maximise else 1.0
@@ -165,4 +187,9 @@ class Problem:
 
     def __repr__(self) -> str:
         sizes = f"states={self.states}, actions={self.actions}"
-        return f"{type(self).__name__}({sizes}, constraints={self.names}, gamma={self.gamma})"
+        time = f"gamma={self.gamma:g}" if self.gamma == 1.0 else f"gamma={self.gamma}"
+        if self.criterion == "average":
+            time = "average=True"
+        elif self.horizon is not None:
+            time = f"horizon={self.horizon}" + (f", {time}" if self.gamma < 1.0 else "")
+        return f"{type(self).__name__}({sizes}, constraints={self.names}, {time})"

@@ -218,7 +218,7 @@ def to_drn(cmdp: CMDP, path: PathLike, initial: Any = None) -> None:
     nothing = ",".join("0" for _ in names)  # Storm rounds numbers that follow a space
     lines = [
         f"// written by cmdpkit; the discount factor {cmdp.gamma!r} and the limits are not part of the format",
-        *(f"// {c.name} {c.symbol} {c.bound!r}{' per step' if c.per_step else ''}" for c in cmdp.constraints),
+        *(f"// {c.name} {c.symbol} {c.bound!r}{c.unit}" for c in cmdp.constraints),
         "@type: MDP",
         "@parameters",
         "",

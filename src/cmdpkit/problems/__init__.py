@@ -4,12 +4,14 @@ This holds for the defaults. With other parameters a limit may be infeasible, wh
 
     >>> import cmdpkit as ck
     >>> sorted(ck.problems.CATALOGUE)
-    ['garnet', 'grid', 'inventory', 'maintenance', 'paper', 'two_queues', 'wireless']
+    ['delivery', 'epidemic', 'garnet', 'grid', 'inventory', 'maintenance', 'paper', 'two_queues', 'wireless']
 """
 
 from collections.abc import Callable
 
 from cmdpkit.model import CMDP
+from cmdpkit.problems.delivery import delivery
+from cmdpkit.problems.epidemic import epidemic
 from cmdpkit.problems.garnet import garnet
 from cmdpkit.problems.grid import grid
 from cmdpkit.problems.inventory import inventory
@@ -26,7 +28,20 @@ CATALOGUE: dict[str, Callable[..., CMDP]] = {
     "grid": grid,
     "maintenance": maintenance,
     "inventory": inventory,
+    "delivery": delivery,
+    "epidemic": epidemic,
 }
 """Name and function of each model; the first line of the function's docstring describes it."""
 
-__all__ = ["CATALOGUE", "garnet", "grid", "inventory", "maintenance", "paper", "two_queues", "wireless"]
+__all__ = [
+    "CATALOGUE",
+    "delivery",
+    "epidemic",
+    "garnet",
+    "grid",
+    "inventory",
+    "maintenance",
+    "paper",
+    "two_queues",
+    "wireless",
+]

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from cmdpkit.checks import Array, check_number
 
+GAMMA = 0.99
+"""Discount factor of the models from operations research, unless one is given."""
+
 ROW_SUM_SLACK = 1e-9
 """Distributions may deviate from a sum of one by rounding, up to this much."""
 
@@ -68,3 +71,8 @@ def check_distribution(values: Sequence[float], name: str) -> Array:
     if abs(total - 1.0) > ROW_SUM_SLACK:
         raise ValueError(f"{name} sums to {total:.12g}, not 1; its entry k is the probability of k")
     return distribution / total
+
+
+def criterion(gamma: float | None, average: bool) -> dict[str, Any]:
+    """The criterion of a model: long-run averages, or discounted sums with a default factor."""
+    return {"gamma": GAMMA if gamma is None and average is not True else gamma, "average": average}

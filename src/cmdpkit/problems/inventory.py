@@ -6,7 +6,7 @@ import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.model import CMDP, AtLeast
-from cmdpkit.problems._build import check_between, check_positive, check_whole, sparse_transitions
+from cmdpkit.problems._build import check_between, check_positive, check_whole, criterion, sparse_transitions
 
 
 def inventory(
@@ -17,7 +17,8 @@ def inventory(
     unit_cost: float = 1.0,
     holding_cost: float = 0.2,
     fill_rate: float = 0.95,
-    gamma: float = 0.99,
+    gamma: float | None = None,
+    average: bool = False,
 ) -> CMDP:
     """Inventory control with random demand: least cost at a required fill rate.
 
@@ -37,7 +38,8 @@ def inventory(
         unit_cost: the cost of a unit bought.
         holding_cost: the cost of a unit left at the end of a period.
         fill_rate: the smallest mean share of the demand to be served, between 0 and 1.
-        gamma: the discount factor per period.
+        gamma: the discount factor per period, by default 0.99.
+        average: True for long-run averages instead of discounted sums; the limits stay what they are.
 
     Example:
         >>> import cmdpkit as ck
@@ -65,7 +67,7 @@ def inventory(
         sparse_transitions(left, chances),
         cost=costs,
         constraints=[AtLeast((filled - mean_left) / demand, fill_rate, name="fill rate", per_step=True)],
-        gamma=gamma,
+        **criterion(gamma, average),
         initial=0,
     )
 

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from cmdpkit.model import CMDP, AtMost
-from cmdpkit.problems._build import check_between, check_numbers, check_positive, check_whole, sparse_transitions
+from cmdpkit.problems._build import (
+    check_between,
+    check_numbers,
+    check_positive,
+    check_whole,
+    criterion,
+    sparse_transitions,
+)
 
 FAST, SLOW, REPAIR = range(3)
 
@@ -20,7 +27,8 @@ def maintenance(
     repair_cost: float = 0.5,
     repair_chance: float = 0.3,
     downtime_limit: float = 0.08,
-    gamma: float = 0.99,
+    gamma: float | None = None,
+    average: bool = False,
 ) -> CMDP:
     """Maintenance of a machine that wears: most profit with limited downtime.
 
@@ -42,7 +50,8 @@ def maintenance(
         repair_cost: the cost of a period of repair.
         repair_chance: the probability that a period of repair fixes a broken machine.
         downtime_limit: the largest mean share of periods without production, between 0 and 1.
-        gamma: the discount factor per period.
+        gamma: the discount factor per period, by default 0.99.
+        average: True for long-run averages instead of discounted sums; the limits stay what they are.
 
     Example:
         >>> import cmdpkit as ck
@@ -80,6 +89,6 @@ def maintenance(
         constraints=[
             AtMost(down, check_between(downtime_limit, "downtime_limit", 0.0, 1.0), name="downtime", per_step=True)
         ],
-        gamma=gamma,
+        **criterion(gamma, average),
         initial=0,
     )

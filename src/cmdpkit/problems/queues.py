@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cmdpkit.model import CMDP, AtMost
-from cmdpkit.problems._build import check_numbers, check_positive, check_whole, sparse_transitions
+from cmdpkit.problems._build import check_numbers, check_positive, check_whole, criterion, sparse_transitions
 
 
 def two_queues(
@@ -17,7 +17,8 @@ def two_queues(
     holding: Sequence[float] = (2.0, 1.0),
     power_limit: float = 1.0,
     length_limit: float = 1.0,
-    gamma: float = 0.99,
+    gamma: float | None = None,
+    average: bool = False,
 ) -> CMDP:
     """One server, two queues: least waiting within a power budget and a limit on queue 2.
 
@@ -38,7 +39,8 @@ def two_queues(
         holding: the cost per tick of a customer in each queue.
         power_limit: the largest mean power, (total speed)², per tick.
         length_limit: the largest mean number of customers in queue 2, seen per tick.
-        gamma: the discount factor per tick; with 0.999 and a large capacity the chain mixes slowly.
+        gamma: the discount factor per tick, by default 0.99; with 0.999 and a large capacity the chain mixes slowly.
+        average: True for long-run averages instead of discounted sums; the limits stay what they are.
 
     Example:
         >>> import cmdpkit as ck
@@ -77,6 +79,6 @@ def two_queues(
             AtMost(np.broadcast_to((u1 + u2) ** 2, shape), power_limit, name="power", per_step=True),
             AtMost(np.broadcast_to(q2, shape), length_limit, name="length 2", per_step=True),
         ],
-        gamma=gamma,
+        **criterion(gamma, average),
         initial=0,
     )

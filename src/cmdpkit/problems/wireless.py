@@ -13,6 +13,7 @@ from cmdpkit.problems._build import (
     check_numbers,
     check_positive,
     check_whole,
+    criterion,
     sparse_transitions,
 )
 
@@ -25,7 +26,8 @@ def wireless(
     fading: float = 0.3,
     power_limit: float = 1.5,
     backlog_limit: float | None = None,
-    gamma: float = 0.99,
+    gamma: float | None = None,
+    average: bool = False,
 ) -> CMDP:
     """A wireless transmitter: most throughput within an average power budget.
 
@@ -47,7 +49,8 @@ def wireless(
         power_limit: the largest mean power per slot.
         backlog_limit: the largest mean number of packets waiting at the start of a slot, or None for no limit. With
             the other defaults, 6 binds together with the power limit, and 5 is infeasible.
-        gamma: the discount factor per slot.
+        gamma: the discount factor per slot, by default 0.99.
+        average: True for long-run averages instead of discounted sums; the limits stay what they are.
 
     Example:
         >>> import cmdpkit as ck
@@ -82,6 +85,6 @@ def wireless(
         sparse_transitions(successors, probabilities),
         reward=sent,
         constraints=constraints,
-        gamma=gamma,
+        **criterion(gamma, average),
         initial=np.where(backlog[:, 0] == 0, 1.0 / channels, 0.0),
     )

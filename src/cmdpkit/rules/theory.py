@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.model import CMDP
+from cmdpkit.model import CMDP, refuse_averages
 
 
 @dataclass(frozen=True)
@@ -225,6 +225,7 @@ def multiplier_norm_bound(xi: float, gamma: float) -> float:
 def theorem_1(cmdp: CMDP, macro_steps: int, eta_dual: float = 1.0, printed: bool = False) -> Theorem1:
     """Theorem 1 for a model, refused where the theorem does not hold."""
     check_bounded(cmdp)
+    refuse_averages(cmdp, "the theorem")
     check_alpha(cmdp.num_rows, cmdp.gamma, printed)
     if not 0.0 < eta_dual <= 1.0:
         raise ValueError(f"the theorems need eta_dual in (0, 1], got {eta_dual}")

@@ -18,6 +18,7 @@ from cmdpkit.evaluation.patience import Stopped, until
 from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.conflict import Conflict, minimal_conflict, relaxation, rounded_outwards
+from cmdpkit.exact.joined import separate_parts
 from cmdpkit.exact.linprog import LPSolution, least_violation, solve_lp
 from cmdpkit.exact.mdp import minimise, polished_bound
 from cmdpkit.exact.memory import remember
@@ -289,6 +290,17 @@ def _refuted_by_lp(cmdp: CMDP, policy: TabularPolicy, budget: Budget) -> tuple[T
         margin = minimise(cmdp, np.append(0.0, y), stop=budget.exhausted).bound
         return policy, refutation(cmdp, policy, y, margin) if margin > 0.0 else None
     return policy, None
+
+
+def with_classes(cmdp: CMDP, outcome: Outcome) -> Outcome:
+    """Long-run averages that could not be proved: say so if the model has several classes, and where."""
+    unproved = cmdp.criterion == "average" and outcome.status is Status.NUMERICAL_ERROR
+    states = separate_parts(cmdp) if unproved else []
+    if len(states) < 2:
+        return outcome
+    one, other = (cmdp.pairs.state_name(state) for state in states[:2])
+    note = f"State {one} is in one such part, and state {other} in another."
+    return replace(outcome, status=Status.SEVERAL_CLASSES, note=f"{note} {outcome.note}".strip())
 
 
 def with_least_violation(cmdp: CMDP, outcome: Outcome, budget: Budget) -> Outcome:

@@ -144,4 +144,4 @@ def _default_entropy(cmdp: CMDP, tol: float) -> float:
     span = float(reference_span(cmdp.spans)[0])
     if tol == 0.0 or cmdp.pairs.largest == 1:
         return 0.01 * span
-    return 0.5 * tol * min(1.0, span) * (1.0 - cmdp.gamma) / float(np.log(cmdp.pairs.largest))
+    return 0.5 * tol * min(1.0, span) * cmdp.step_weight / float(np.log(cmdp.pairs.largest))

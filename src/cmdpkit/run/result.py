@@ -258,6 +258,7 @@ def describe_constraints(
             "sense": constraint.symbol,
             "limit": constraint.bound,
             "per_step": constraint.per_step,
+            **({} if constraint.stage is None else {"stage": constraint.stage}),
             "value": finite(values[i]),
             "violation": finite(violations[i]),
             "multiplier": finite(multipliers[i]),

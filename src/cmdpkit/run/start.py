@@ -10,8 +10,8 @@ import numpy as np
 from cmdpkit.checks import Array
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.memory import Memory, recall
-from cmdpkit.model import Problem
-from cmdpkit.policy import TabularPolicy
+from cmdpkit.model import CMDP, Problem
+from cmdpkit.policy import TabularPolicy, lowered_policy
 from cmdpkit.run.result import Result
 
 EXPLORE = 0.01
@@ -58,6 +58,8 @@ def start_from(result: Any, problem: Problem) -> Start:
             f"start is the result of a model with {old.states} states and {old.actions} actions; this one has "
             f"{problem.states} and {problem.actions}. Only a model of the same size can start from it"
         )
+    if old.horizon != problem.horizon:
+        raise ValueError("start is the result of a model with another horizon; it cannot start this one")
     policies = (result.policy, result.last_policy, result.average_policy)
     tables = tuple(policy for policy in policies if isinstance(policy, TabularPolicy))
     pairs = getattr(problem, "pairs", None)
@@ -65,6 +67,21 @@ def start_from(result: Any, problem: Problem) -> Start:
         raise ValueError("start is the result of a model with other available actions; it cannot start this one")
     last = result.last_policy if isinstance(result.last_policy, TabularPolicy) else tables[0]
     return Start(tables, last, _multipliers(result, problem), result.memory)
+
+
+def lowered_start(result: Any, cmdp: CMDP) -> Result:
+    """A result of a model with another criterion, as one of the discounted model with the same values."""
+    if not isinstance(result, Result) or (result.model.states, result.model.actions) != (cmdp.states, cmdp.actions):
+        start_from(result, cmdp)  # refuses
+    old, inner = result.model, cmdp.lowering.model  # type: ignore[union-attr]
+    if old.horizon != cmdp.horizon:
+        raise ValueError("start is the result of a model with another horizon; it cannot start this one")
+    names = ("policy", "last_policy", "average_policy")
+    known = [(name, getattr(result, name)) for name in names]
+    policies = {name: lowered_policy(cmdp, policy, "start") for name, policy in known if policy is not None}
+    sizes = {"states": inner.states, "actions": inner.actions, "gamma": inner.gamma, "maximise": old.maximise}
+    lowered: Result = replace(result, model=Problem.described(**sizes, constraints=old.constraints), **policies)
+    return lowered
 
 
 def _multipliers(result: Result, problem: Problem) -> Array:

@@ -14,7 +14,7 @@ from cmdpkit.certificates.rollouts import SimulationCertificate
 from cmdpkit.files import PathLike, load_arrays, save_arrays
 from cmdpkit.learners.neural.policy import NeuralPolicy
 from cmdpkit.model import AtLeast, AtMost, Between, Equal, Limit, Problem
-from cmdpkit.policy import MixturePolicy, TabularPolicy
+from cmdpkit.policy import MixturePolicy, StagedPolicy, TabularPolicy
 from cmdpkit.run.history import History
 from cmdpkit.run.result import Result, RunResult, TrainingResult
 from cmdpkit.run.status import Status
@@ -41,7 +41,7 @@ def save_result(result: RunResult, path: PathLike) -> None:
             arrays |= _policy_arrays(entry.name, value)
         elif entry.name == "model":
             plain["model"] = _describe(value)
-            plain["version"] = 2 if any(key in plain["model"] for key in MODEL_LATER) else 1
+            plain["version"] = 2 if any(key in plain["model"] for key in (*MODEL_LATER, "criterion")) else 1
         else:
             plain[entry.name] = _encode(value)
     save_arrays(path, KIND, arrays | {"plain": np.array(json.dumps(plain))})
@@ -124,12 +124,14 @@ def _policy_arrays(name: str, policy: Any) -> dict[str, Any]:
         tables = np.stack([one.log_pi for one in policy.policies])
         named = _pair_arrays(name, policy.policies[0])
         return {f"{name}_mixture": tables, f"{name}_weights": policy.weights, **named}
+    if isinstance(policy, StagedPolicy):
+        return {f"{name}_staged": policy.log_pi, **_pair_arrays(name, policy)}
     if isinstance(policy, NeuralPolicy):
         return {f"{name}_neural_{key}": table for key, table in policy.arrays().items()}
     return {}
 
 
-def _pair_arrays(name: str, policy: TabularPolicy) -> dict[str, Any]:
+def _pair_arrays(name: str, policy: TabularPolicy | StagedPolicy) -> dict[str, Any]:
     return {f"{name}_{key}": table for key, table in policy.pairs.arrays().items()}
 
 
@@ -144,6 +146,8 @@ def _policy(name: str, arrays: dict[str, Any]) -> Any:
     if f"{name}_mixture" in arrays:
         tables = [_tabular(name, arrays, table) for table in arrays[f"{name}_mixture"]]
         return MixturePolicy(tables, arrays[f"{name}_weights"])
+    if f"{name}_staged" in arrays:
+        return StagedPolicy([_tabular(name, arrays, table) for table in arrays[f"{name}_staged"]])
     prefix = f"{name}_neural_"
     parts = {key.removeprefix(prefix): table for key, table in arrays.items() if key.startswith(prefix)}
     return NeuralPolicy.from_arrays(parts) if parts else None
@@ -153,6 +157,9 @@ def _describe(problem: Problem) -> dict[str, Any]:
     columns = (problem.stated(problem.signs).tolist(), problem.stated(problem.limits).tolist())
     limits = [[c.name, sign, limit, c.per_step] for c, sign, limit in zip(problem.constraints, *columns, strict=True)]
     described = {name: getattr(problem, name) for name in ("states", "actions", "gamma", "maximise")}
+    if problem.criterion != "discounted":
+        described |= {"criterion": problem.criterion, "horizon": problem.horizon}
+        described |= {"stages": [c.stage for c in problem.constraints]}
     described |= {name: value for name in MODEL_LATER[1:] if (value := getattr(problem, name))}
     if problem.num_rows > problem.num_constraints:
         described["lows"] = [c.ends[0] if len(c.sides()) == 2 else None for c in problem.constraints]
@@ -162,8 +169,10 @@ def _describe(problem: Problem) -> dict[str, Any]:
 def _problem(described: dict[str, Any]) -> Problem:
     limits = described["limits"]
     lows = described.get("lows", [None] * len(limits))
-    constraints = tuple(_limit(low, *row) for low, row in zip(lows, limits, strict=True))
-    names = ("states", "actions", "gamma", "maximise", *MODEL_LATER[1:])
+    stages = described.get("stages", [None] * len(limits))
+    rows = zip(lows, stages, limits, strict=True)
+    constraints = tuple(_limit(low, *row).in_stage(stage) for low, stage, row in rows)
+    names = ("states", "actions", "gamma", "maximise", "criterion", "horizon", *MODEL_LATER[1:])
     return Problem.described(**{n: described[n] for n in names if n in described}, constraints=constraints)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array, digest
-from cmdpkit.model import CMDP
+from cmdpkit.model import CMDP, refuse_averages
 from cmdpkit.simulators.simulator import Integers, Returns, Simulator, ranges, stream
 
 STREAM_ROLLOUTS = 1_024
@@ -23,6 +23,7 @@ class ModelSimulator(Simulator):
     """The simulator of a known model, with compiled rollouts."""
 
     def __init__(self, cmdp: CMDP) -> None:
+        refuse_averages(cmdp, "simulation")
         self.cmdp = cmdp
         self.states, self.actions, self.gamma = cmdp.states, cmdp.actions, cmdp.gamma
         self.pairs = cmdp.pairs
@@ -136,6 +137,11 @@ def _starts(pointers: Any, columns: Any, data: Any) -> tuple[Any, Any]:
 def as_simulator(model: Any) -> Simulator:
     """Return a simulator unchanged; make one of a model."""
     if isinstance(model, CMDP):
+        if model.criterion in ("total", "horizon"):
+            raise ValueError(
+                f"rollouts are for discounted models; the criterion of this one is the {model.value_name}. Solve it "
+                "from its transitions: solve(model)"
+            )
         return ModelSimulator(model)
     if not isinstance(model, Simulator):
         raise TypeError(f"a cmdpkit.CMDP or cmdpkit.Simulator is needed, not {type(model).__name__}")

@@ -115,6 +115,9 @@ class Simulator(Problem):
         names = check_labels(state_labels, self.states, "state"), check_labels(action_labels, self.actions, "action")
         self.pairs = pairs.named(*names)
         self.constraints = check_limits(constraints)
+        staged = [c.name for c in self.constraints if c.stage is not None]
+        if staged:
+            raise ValueError(f"constraint {staged[0]!r} is for one stage of a horizon, which simulators do not have")
         self.maximise = bool(maximise)
         self._set_objective(objective_name, objective_per_step)
         self._set_units()
