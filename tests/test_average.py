@@ -64,3 +64,8 @@ def test_averages_of_a_policy_and_of_a_mixture():
         assert objective == pytest.approx(10 / 11)
         np.testing.assert_allclose(values, [1 / 11])
     assert ck.evaluate(model, policy).constraint_values[0] < 1 / 11 - 0.04  # the discount counts the good start more
+
+
+def test_a_chain_that_lists_successors_twice():
+    entries = ([0.5, 0.25, 0.25, 0.5, 0.5], [0, 1, 1, 0, 0], [0, 3, 5])
+    np.testing.assert_allclose(long_run_distribution(sp.csr_array(entries), np.array([1.0, 0.0])), [2 / 3, 1 / 3])

@@ -32,13 +32,15 @@ def test_theory_quotes_something():
     assert len(list(quoted_lines())) >= 15
 
 
-def test_readme_example_prints_what_it_shows():
+def test_readme_example_prints_what_it_shows(tmp_path, monkeypatch):
     readme = (ROOT / "README.md").read_text()
-    code = re.search(r"```python\n(.*?)```", readme, re.DOTALL).group(1)
+    code, more = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)[:2]
     shown = re.search(r"```text\n(.*?)```", readme, re.DOTALL).group(1)
-    printed = io.StringIO()
+    printed, names = io.StringIO(), {}
+    monkeypatch.chdir(tmp_path)
     with contextlib.redirect_stdout(printed):
-        exec(compile(code, "README.md", "exec"), {})
+        exec(compile(code, "README.md", "exec"), names)
+    exec(compile(more, "README.md", "exec"), names)
 
     def steady(text):
         """Times, and digits of quantities that are pure rounding, differ between machines."""

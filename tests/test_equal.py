@@ -45,7 +45,8 @@ def two_sided_model(seed, size=1.0, shift=0.0, sparse=False):
     if sparse:
         P = sp.csr_array(P.reshape(S * A, S))
     per_step = bool(rng.random() < 0.3)
-    return ck.CMDP(P, constraints=limits, gamma=gamma, initial=rho, objective_per_step=per_step, **objective)
+    settings = {"objective_per_step": per_step, "action_axis": 1, **objective}
+    return ck.CMDP(P, constraints=limits, gamma=gamma, initial=rho, **settings)
 
 
 def optimum(cmdp, unit=1.0):

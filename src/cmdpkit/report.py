@@ -32,11 +32,37 @@ def result_report(result: Result) -> Group:
     cost = f"method {result.method}, {result.iterations} iteration{plural},{drawn} {result.time:.3g} s"
     if isinstance(result.certificate, Certificate):
         body = certificate_report(result.certificate, result.model)
+        if averages := _long_run(result):
+            body = Group(body, "", Text("\n".join(averages)))
         if result.samples is not None:
             cost += "\nlearned from samples alone; bound and certificate are the model's"
     else:
         body = simulation_report(result)
     return Group(head, "", body, "", Text(cost, style="dim"))
+
+
+LONG_RUN_STATES = 2_000
+"""Up to this many states the report also tells long-run averages, which take a linear solve."""
+
+
+def _long_run(result: Result) -> list[str]:
+    """What the policy does in the long run, where that differs from a limit per step, which weighs early steps more."""
+    from cmdpkit.evaluation.average import long_run_averages
+    from cmdpkit.model import CMDP
+
+    cmdp, proof = result.model, result.certificate
+    if not isinstance(cmdp, CMDP) or cmdp.criterion == "average" or cmdp.states > LONG_RUN_STATES:
+        return []
+    if not any(c.per_step for c in cmdp.constraints):
+        return []
+    averages = long_run_averages(cmdp, result.policy)[1]
+    rows = zip(cmdp.constraints, proof.constraint_values, averages, strict=True)
+    lines = [
+        f"{c.name}: {average:.6g} per step in the long run; the limit counts early steps more"
+        for c, value, average in rows
+        if c.per_step and abs(average - value) > 1e-6 * max(1.0, abs(value))
+    ]
+    return [*lines, "(the discount weighs them: with gamma closer to 1 the two agree)"] if lines else []
 
 
 def simulation_report(result: Result) -> Group:
