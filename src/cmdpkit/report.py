@@ -51,7 +51,9 @@ def _long_run(result: Result) -> list[str]:
     from cmdpkit.model import CMDP
 
     cmdp, proof = result.model, result.certificate
-    if not isinstance(cmdp, CMDP) or cmdp.states > LONG_RUN_STATES or not any(c.per_step for c in cmdp.constraints):
+    if not isinstance(cmdp, CMDP) or cmdp.criterion == "average" or cmdp.states > LONG_RUN_STATES:
+        return []
+    if not any(c.per_step for c in cmdp.constraints):
         return []
     averages = long_run_averages(cmdp, result.policy)[1]
     rows = zip(cmdp.constraints, proof.constraint_values, averages, strict=True)
