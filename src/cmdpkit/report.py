@@ -62,7 +62,7 @@ def _long_run(result: Result) -> list[str]:
         for c, value, average in rows
         if c.per_step and abs(average - value) > 1e-6 * max(1.0, abs(value))
     ]
-    return [*lines, "(the discount weighs them: with gamma closer to 1 the two agree)"] if lines else []
+    return [*lines, "(a model with average=True limits the long-run average itself)"] if lines else []
 
 
 def simulation_report(result: Result) -> Group:
