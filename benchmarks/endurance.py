@@ -33,6 +33,7 @@ import numpy as np
 
 import cmdpkit as ck
 from cmdpkit.files import load_tensors
+from cmdpkit.model import Pairs
 from cmdpkit.policy import load_policy
 
 KINDS = ("exact", "sampled", "neural")
@@ -224,8 +225,11 @@ def fingerprint(value: Any) -> Any:
         return {key: fingerprint(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [fingerprint(item) for item in value]
-    if hasattr(value, "__dict__"):
-        return type(value).__name__, fingerprint(vars(value))
+    if isinstance(value, Pairs):
+        return fingerprint([value.first, value.action, value.state_labels, value.action_labels])
+    if hasattr(value, "__dict__"):  # names with an underscore are caches
+        public = {name: item for name, item in vars(value).items() if not name.startswith("_")}
+        return type(value).__name__, fingerprint(public)
     return repr(value)
 
 

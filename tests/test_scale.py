@@ -240,7 +240,7 @@ def test_level_points_are_the_nearest(seed):
 
 
 def view_of(cmdp, blend):
-    pi = blend.probabilities(cmdp.actions)
+    pi = blend.probabilities(cmdp.pairs)
     system = PolicySystem(cmdp, pi)
     state_values = system.state_values(np.einsum("isa,sa->si", cmdp.costs.reshape(-1, *pi.shape), pi))
     values = cmdp.initial @ state_values - np.append(0.0, cmdp.offsets)
@@ -281,7 +281,7 @@ def test_the_outlook_is_the_maximum_of_the_local_dual():
     # the blend is predicted to meet the limits, at that value
     assert far.predicted[1:].max() <= 1e-9
     assert far.predicted[0] == pytest.approx(far.value, abs=3e-4)
-    assert far.blend.probabilities(cmdp.actions).sum(axis=1) == pytest.approx(1.0)
+    assert far.blend.probabilities(cmdp.pairs).sum(axis=1) == pytest.approx(1.0)
 
 
 # -- the whole -------------------------------------------------------------------------------------------------------
