@@ -294,3 +294,9 @@ def test_solve_on_the_command_line_keeps_the_labels(files, tmp_path):
     best = CliRunner().invoke(cli, ["solve", str(files / "model.npz"), "--deterministic", "--json"])
     assert best.exit_code == 0
     assert "deterministic_bound" in json.loads(best.output)
+
+
+def test_a_model_of_averages_says_so():
+    model = ck.problems.wireless(average=True)
+    assert "long-run averages" in model._repr_html_()
+    assert "gamma" not in model._repr_html_()

@@ -145,7 +145,9 @@ def model_facts(problem: Any) -> dict[str, Any]:
     facts["objective"] = f"{named}{kind}{per_step}, {sense}"
     if problem.criterion == "horizon":
         facts["horizon"] = f"{problem.horizon:,}"
-    if problem.criterion != "horizon" or problem.gamma < 1.0:
+    if problem.criterion == "average":
+        facts["criterion"] = "long-run averages"
+    elif problem.criterion != "horizon" or problem.gamma < 1.0:
         facts["gamma"] = f"{problem.gamma:g}" + (", totals until the end" if problem.criterion == "total" else "")
     initial = getattr(problem, "initial", None)
     if isinstance(initial, np.ndarray):
