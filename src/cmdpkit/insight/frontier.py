@@ -34,8 +34,29 @@ STEPS_INSIDE = (0.0, 1e-9, 1e-7, 1e-5, 1e-3)
 """Where the tightest limit cannot be resolved to `tol`, the frontier starts so much later, relative to its range."""
 
 
+class Shown:
+    """What a curve and a surface have in common: how they are shown and written."""
+
+    gap: float
+    tol: float
+    rows: Callable[..., list[dict[str, Any]]]
+
+    @property
+    def complete(self) -> bool:
+        return self.gap <= self.tol
+
+    def __str__(self) -> str:
+        from cmdpkit.report import frontier_report, plain
+
+        return plain(frontier_report(self))
+
+    def to_csv(self, path: PathLike) -> None:
+        """Write one row per limit, or per grid point."""
+        _write_csv(path, self.rows())
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Frontier:
+class Frontier(Shown):
     """The optimum as a function of one limit, in the user's sense and units. Rows are sorted by limit.
 
     Attributes:
@@ -72,10 +93,6 @@ class Frontier:
     model: CMDP = field(repr=False)
     band: Band = field(repr=False)
 
-    @property
-    def complete(self) -> bool:
-        return self.gap <= self.tol
-
     def at(self, limit: float) -> tuple[float, float]:
         """(lower, upper) bounds on the optimum at any limit; both infinite where it is proved that it cannot be met."""
         return _bounds(self.model, self.band, {self.name: limit})
@@ -103,15 +120,6 @@ class Frontier:
 
         return plain(frontier_table(self))
 
-    def __str__(self) -> str:
-        from cmdpkit.report import frontier_report, plain
-
-        return plain(frontier_report(self))
-
-    def to_csv(self, path: PathLike) -> None:
-        """Write one row per limit."""
-        _write_csv(path, self.rows())
-
     def plot(self, path: PathLike) -> None:
         """Draw the certified band and the shadow price to an image file (.png, .pdf, .svg). Needs matplotlib."""
         from cmdpkit.insight.plots import plot_frontier
@@ -120,7 +128,7 @@ class Frontier:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Surface:
+class Surface(Shown):
     """The optimum as a function of two limits on a grid, in the user's sense and units.
 
     `limits` are the two axes, of n and k values. `objectives`, `lower`, `upper` and `feasible` are (n, k), `prices` is
@@ -143,10 +151,6 @@ class Surface:
     time: float
     model: CMDP = field(repr=False)
     band: Band = field(repr=False)
-
-    @property
-    def complete(self) -> bool:
-        return self.gap <= self.tol
 
     def at(self, first: float, second: float) -> tuple[float, float]:
         """(lower, upper) bounds on the optimum at any two limits."""
@@ -182,15 +186,6 @@ class Surface:
         from cmdpkit.report import plain, surface_table
 
         return plain(surface_table(self))
-
-    def __str__(self) -> str:
-        from cmdpkit.report import frontier_report, plain
-
-        return plain(frontier_report(self))
-
-    def to_csv(self, path: PathLike) -> None:
-        """Write one row per grid point."""
-        _write_csv(path, self.rows())
 
     def plot(self, path: PathLike) -> None:
         """Draw the surface as a map with contours to an image file. Needs matplotlib."""
