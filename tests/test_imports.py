@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "cmdpkit"
 
 ROOMS = [
     ["checks", "files"],
-    ["options", "tables"],
+    ["options", "tables", "drawing"],
     ["settings", "model"],
     ["draws"],
     ["policy"],
@@ -112,7 +112,7 @@ def test_no_module_imports_itself_in_a_circle():
         ("torch", ("learners.neural", "training")),
         ("rich", ("report", "cli.common", "experiments")),
         ("click", ("cli",)),
-        ("matplotlib", ("experiments", "insight.plots")),
+        ("matplotlib", ("drawing",)),
         ("gymnasium", ("envs", "experiments.tasks")),
     ],
 )
