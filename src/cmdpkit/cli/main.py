@@ -7,7 +7,7 @@ import sys
 import click
 
 from cmdpkit import __version__
-from cmdpkit.cli import insight, reproducing, showing, solving, training
+from cmdpkit.cli import insight, looking, reproducing, showing, solving, training
 from cmdpkit.cli.common import BAD_INPUT, LIMIT_REACHED, HelpContext
 
 
@@ -27,6 +27,7 @@ for _command in (
     showing.show_file,
     insight.frontier,
     insight.diagnose,
+    looking.report,
     reproducing.reproduce,
     training.train,
     training.evaluate,
