@@ -130,3 +130,47 @@ def _report_runs(folders: tuple[str, ...], out: str, title: str | None, episodes
     known = None if all(proof is None for proof in proofs) else proofs
     write_report(results, out, title=title or ", ".join(names), certificates=known, command=command)
     click.echo(f"{len(results)} runs: report written to {out}")
+
+
+@click.command(short_help="Move the limits of a model on a local page.")
+@click.argument("model")
+@click.option(
+    "--port", default=8050, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 takes a free one."
+)
+@click.option("--time-limit", default=10.0, show_default=True, metavar="SECONDS", help="Time that an answer may take.")
+@click.option("--open", "open_page", is_flag=True, help="Open the page in the browser.")
+@SET
+@LIMIT
+@INITIAL
+def explore(
+    model: str,
+    port: int,
+    time_limit: float,
+    open_page: bool,
+    parameters: tuple[str, ...],
+    limits: tuple[str, ...],
+    initial: str | None,
+) -> None:
+    """Serve a page with a slider for every limit of MODEL, and for the parameters of a built-in problem.
+
+    Moving one solves again. The page is served to this machine only, until Ctrl-C.
+    """
+    from cmdpkit.checks import check_nonnegative
+    from cmdpkit.insight.explorer import explore as serve
+    from cmdpkit.problems import CATALOGUE
+
+    check_nonnegative(time_limit, "--time-limit")
+    cmdp = find_model(model, parameters, limits, initial)
+    heading, subtitle, _ = about_model(model, parameters)
+    built_in = model in CATALOGUE and not Path(model).is_file() and initial is None
+
+    def ready(address: str) -> None:
+        click.echo(f"{heading}: open {address} in a browser; Ctrl-C ends it")
+        if open_page:
+            click.launch(address)
+
+    given = dict(setting(text) for text in parameters)
+    name, known = (model, given) if built_in else ("", None)
+    told: dict[str, Any] = {"title": heading, "subtitle": subtitle, "source": model, "ready": ready}
+    serve(cmdp, name=name, parameters=known, port=port, time_limit=time_limit, **told)
+    click.echo("stopped")

@@ -28,6 +28,7 @@ for _command in (
     insight.frontier,
     insight.diagnose,
     looking.report,
+    looking.explore,
     reproducing.reproduce,
     training.train,
     training.evaluate,

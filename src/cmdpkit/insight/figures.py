@@ -229,12 +229,17 @@ def _map_layout(where: Map, legend: bool) -> dict[str, Any]:
     height = int(np.clip(110 + 26 * rows, 240, 560))
     down = where.names[0] in ("row", "Row")  # rows are read from the top
     lines = {"showgrid": False, "constrain": "domain"}
-    ticks = {"tickformat": "d"}
-    x = axis(safe(where.names[1]), **lines, **ticks)
-    y = axis(safe(where.names[0]), **lines, **ticks, autorange="reversed" if down else True)
+    x = axis(safe(where.names[1]), **lines, **_whole_ticks(columns, where.low[1]))
+    y = axis(safe(where.names[0]), **lines, **_whole_ticks(rows, where.low[0]), autorange="reversed" if down else True)
     if max(rows, columns) <= 4 * min(rows, columns):
         y |= {"scaleanchor": "x"}
     return layout(height, xaxis=x, yaxis=y, showlegend=legend, plot_bgcolor="#f3f4f6")
+
+
+def _whole_ticks(count: int, low: int) -> dict[str, Any]:
+    """Ticks at whole numbers, about ten of them."""
+    every = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000) if count <= 12 * step)
+    return {"tick0": int(low), "dtick": every}
 
 
 def discrete_scale(count: int) -> list[list[Any]]:
@@ -329,10 +334,12 @@ def convergence_figure(result: Any) -> Figure | None:
     rows = thinned(len(history))
     x = (rows + 1).tolist()
     mode = {"mode": "lines+markers"} if rows.size <= 60 else {}
-    data = [line(x, rounded(_shown(history["objective"][rows], problem)), "policy", 0, **mode)]
-    for column, name, style in (("average_objective", "average of all", 1), ("bound", "proved bound", 2)):
-        if column in history:
-            data.append(line(x, rounded(history[column][rows]), name, style, **mode))
+    shown = (("objective", "policy", 0), ("average_objective", "average of all", 1), ("bound", "proved bound", 2))
+    data = [
+        line(x, rounded(history[column][rows]), name, style, **mode)
+        for column, name, style in shown
+        if column in history and np.isfinite(history[column][rows]).any()
+    ]
     if "bound" not in history and np.isfinite(getattr(result.certificate, "bound", np.nan)):
         bound = float(result.certificate.bound)
         data.append(line([x[0], x[-1]], [bound, bound], "proved bound", 2))
@@ -340,14 +347,10 @@ def convergence_figure(result: Any) -> Figure | None:
     missed = [(history[column][rows], style) for column, style in lower if column in history]
     missed = [(values, style) for values, style in missed if (np.isfinite(values) & (values > 0.0)).any()]
     for values, style in missed:
-        shown = np.where(np.isfinite(values) & (values > 0.0), values, np.nan)
-        data.append(line(x, rounded(shown, 4), "", style, yaxis="y2", showlegend=False, **mode))
+        positive = np.where(np.isfinite(values) & (values > 0.0), values, np.nan)
+        data.append(line(x, rounded(positive, 4), "", style, yaxis="y2", showlegend=False, **mode))
     drawn = layout(420 if missed else 320, xaxis=axis("iteration", anchor="y2" if missed else "y"))
     drawn["yaxis"] = axis(safe(objective_name(problem)), domain=[0.42, 1.0] if missed else [0.0, 1.0])
     if missed:
         drawn["yaxis2"] = axis("violation", domain=[0.0, 0.32], type="log", exponentformat="power", nticks=5)
     return {"data": data, "layout": drawn}
-
-
-def _shown(objective: Array, problem: Problem) -> Array:
-    return np.where(np.isfinite(objective), objective, np.nan)

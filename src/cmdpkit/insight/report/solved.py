@@ -101,7 +101,7 @@ def solved_page(
         told += f" {result.samples:,} transitions were drawn."
     about = "Objective and violation of each iteration; where there is no point, no policy was known yet."
     page.add("convergence", "Convergence", paragraphs([told]), page.figure(drawn, about) if drawn else "")
-    page.add("reproduce", "How to reproduce it", *reproduce)
+    page.add("reproduce", "Reproduce", *reproduce)
     return page
 
 
@@ -204,7 +204,7 @@ def _add_insight(page: Page, result: Result, budget: Budget, frontiers: bool) ->
         page.add("relax", "What to relax", _relax(cmdp, budget.share()))
     if names:
         parts = [_frontier(page, cmdp, name, result, budget.share()) for name in names]
-        page.add("frontier", "What a limit costs", *parts)
+        page.add("frontier", "Frontiers", *parts)
 
 
 def _relax(cmdp: CMDP, seconds: float) -> str:
@@ -233,7 +233,7 @@ def _relax(cmdp: CMDP, seconds: float) -> str:
 
 def _frontier(page: Page, cmdp: CMDP, name: str, result: Result, seconds: float) -> str:
     found = frontier(cmdp, name, tol=FRONTIER_TOL, time_limit=seconds)
-    title = f"<h3>{escape(name)}</h3>"
+    title = f"<h3>What the limit of {escape(name)} costs</h3>"
     if not found.feasible.any():
         return title + paragraphs(
             [
@@ -293,7 +293,7 @@ def _add_policy(page: Page, result: Result, policy: Any, where: Map | None) -> N
     page.add("policy", "The policy", *parts)
     if choices.visits is not None and where is None:
         about = f"The most visited states. {meaning}"
-        page.add("visits", "Where it spends its time", page.figure(visits_figure(problem, choices, unit), about))
+        page.add("visits", "Visits", page.figure(visits_figure(problem, choices, unit), about))
 
 
 def _maps(page: Page, problem: Problem, choices: Choices, where: Map, unit: str) -> str:

@@ -52,7 +52,7 @@ def trained_page(
             for i in range(len(first.limits))
         ]
         page.add("multipliers", "Multipliers", f'<div class="pair">{"".join(found)}</div>')
-    page.add("reproduce", "How to reproduce it", *reproduce)
+    page.add("reproduce", "Reproduce", *reproduce)
     return page
 
 
