@@ -5,14 +5,11 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from cmdpkit.cli.common import DONE, INFEASIBLE, INITIAL, LIMIT, LIMIT_REACHED, SET, find_model, setting
-
-if TYPE_CHECKING:
-    from cmdpkit.run.result import Result
 
 
 @click.command(short_help="Write a report of a model or of training runs to one HTML file.")
@@ -108,8 +105,7 @@ def _saved(source: str) -> Any:
 
     if not Path(source).is_file() or kind_of(source) != "cmdpkit result":
         return None
-    found: type[Result] = class_of(source)
-    return found.load(source)
+    return class_of(source).load(source)
 
 
 def _report_runs(folders: tuple[str, ...], out: str, title: str | None, episodes: int) -> None:

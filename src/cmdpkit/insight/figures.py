@@ -215,7 +215,7 @@ def visits_map(choices: Choices, where: Map, unit: str, stage: int = 0) -> Figur
     floor = max(float(np.nanmin(powers)), top - 6.0) if np.isfinite(powers).any() else -1.0
     first, second = where.ticks
     shown = np.where(np.isfinite(powers), np.maximum(powers, floor), np.nan)
-    ticks = list(range(int(np.ceil(floor)), int(np.floor(top)) + 1)) or [top]
+    ticks: list[float] = [*range(int(np.ceil(floor)), int(np.floor(top)) + 1)] or [top]
     heat = {"type": "heatmap", "x": second, "y": first, "z": rounded(shown, 4), "text": rounded(visits, 4)}
     hover = f"{safe(where.names[0])} %{{y}}, {safe(where.names[1])} %{{x}}<br>{unit} %{{text}}<extra></extra>"
     bar = {"title": {"text": unit, "side": "right"}, "tickvals": ticks, "ticktext": [f"{10.0**k:g}" for k in ticks]}
@@ -297,7 +297,7 @@ def stage_map(problem: Problem, choices: Choices) -> Figure:
     heat |= {"hovertemplate": "stage %{x}, state %{y}<br>%{text}<extra></extra>", "zmin": -0.5, "zmax": len(used) - 0.5}
     heat |= {"colorscale": discrete_scale(len(used)), "colorbar": _action_bar(names)}
     stages, states_at = np.nonzero(choices.randomised)
-    marks = {"type": "scatter", "mode": "markers", "name": "randomised", "hoverinfo": "skip"}
+    marks: dict[str, Any] = {"type": "scatter", "mode": "markers", "name": "randomised", "hoverinfo": "skip"}
     marks |= {"x": stages.tolist(), "y": [states[s] for s in states_at]}
     marks |= {"marker": MIXED}
     height = int(np.clip(120 + 12 * problem.states, 260, 560))

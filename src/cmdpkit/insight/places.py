@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -67,14 +66,14 @@ def find_map(problem: Problem, axes: Any = None) -> Map | None:
 
 def _lattice(axes: Mapping[str, int]) -> tuple[tuple[str, ...], Any]:
     sizes = list(axes.values())
-    if len(sizes) != 2 or not all(isinstance(n, numbers.Integral) and n >= 1 for n in sizes):
+    if len(sizes) != 2 or not all(isinstance(n, (int, np.integer)) and n >= 1 for n in sizes):
         raise ValueError(f"axes must name two coordinates with the number of values of each, not {axes!r}")
     return tuple(axes), np.stack(np.divmod(np.arange(sizes[0] * sizes[1]), sizes[1]), axis=1)
 
 
 def _from_labels(labels: Any) -> Map | None:
     if labels is None or not all(
-        isinstance(at, tuple) and len(at) == 2 and all(isinstance(x, numbers.Integral) and x >= 0 for x in at)
+        isinstance(at, tuple) and len(at) == 2 and all(isinstance(x, (int, np.integer)) and x >= 0 for x in at)
         for at in labels
     ):
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,12 +48,10 @@ class Dial:
 
     def check(self, number: Any) -> float:
         """The number, if it is one and lies in the range."""
-        if isinstance(number, bool) or not isinstance(number, numbers.Real) or not math.isfinite(number):
-            raise ValueError(f"{self.name} needs a number between {self.low:g} and {self.high:g}")
-        if not self.low <= number <= self.high:
-            raise ValueError(f"{self.name} must lie between {self.low:g} and {self.high:g}, not at {number:g}")
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not self.low <= number <= self.high:
+            raise ValueError(f"{self.name} must be a number between {self.low:g} and {self.high:g}")
         if self.whole and number != int(number):
-            raise ValueError(f"{self.name} must be a whole number, not {number:g}")
+            raise ValueError(f"{self.name} must be a whole number")
         return float(number)
 
 

@@ -145,11 +145,12 @@ def _limits(result: Result) -> list[str]:
     if proof is not None and not isinstance(proof, Certificate):
         return [_sampled_limits(problem, proof)]
     infeasible = proof is not None and proof.infeasibility is not None
+    prices: Any = proof.infeasibility if proof is not None and infeasible else result.multipliers
     rows, missed = [], []
     for i, c in enumerate(problem.constraints):
         value = float(result.constraint_values[i])
         slack = c.slack(value)
-        price = float(proof.infeasibility[i] if infeasible else result.multipliers[i])
+        price = float(prices[i])
         nearer = min(c.ends, key=lambda end: abs(end - value))
         if slack < -1e-6 * max(1.0, abs(nearer)):
             missed.append(i)
@@ -220,7 +221,7 @@ def _relax(cmdp: CMDP, seconds: float) -> str:
     if found.relaxations and not any(found.relaxations.values()):
         told.append("No single limit helps: more than one has to be relaxed.")
     rows = []
-    for i, c in enumerate(found.model.constraints):
+    for i, c in enumerate(found.model.rows):
         value = found.relaxations.get(str(c.name))
         alone = "not known" if c.name not in found.relaxations else "does not help alone"
         if value is not None:

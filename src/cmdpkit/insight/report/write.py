@@ -60,7 +60,7 @@ def write_report(
     check_plotly()
     check_folder(path)
     check_nonnegative(time_limit, "time_limit")
-    found = [results] if isinstance(results, (Result, TrainingResult)) else _listed(results)
+    found: list[Any] = [results] if isinstance(results, (Result, TrainingResult)) else _listed(results)
     proofs = _proofs(certificates, found)
     if isinstance(found[0], Result):
         _one_solved(found)
