@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from cmdpkit.insight.frontier import Surface as Surface
     from cmdpkit.insight.frontier import frontier as frontier
     from cmdpkit.insight.league import Comparison as Comparison
+    from cmdpkit.insight.report import write_report as write_report
     from cmdpkit.learners.neural.policy import NeuralPolicy as NeuralPolicy
     from cmdpkit.model import CMDP as CMDP
     from cmdpkit.model import AtLeast as AtLeast
@@ -107,6 +108,7 @@ _HOME = {
     "slater_margin": "exact.slater",
     "solve": "solver",
     "train": "training",
+    "write_report": "insight.report",
 }
 
 __all__ = [*_HOME, "__version__"]

@@ -7,7 +7,7 @@ import sys
 import click
 
 from cmdpkit import __version__
-from cmdpkit.cli import comparing, insight, reproducing, showing, solving, training
+from cmdpkit.cli import comparing, insight, looking, reproducing, showing, solving, training
 from cmdpkit.cli.common import BAD_INPUT, LIMIT_REACHED, HelpContext
 
 
@@ -28,6 +28,8 @@ for _command in (
     insight.frontier,
     insight.diagnose,
     comparing.compare,
+    looking.report,
+    looking.explore,
     reproducing.reproduce,
     training.train,
     training.evaluate,

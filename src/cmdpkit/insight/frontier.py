@@ -18,7 +18,7 @@ import numpy as np
 
 from cmdpkit.certificates.certificate import finite
 from cmdpkit.checks import Array, check_count, check_nonnegative, check_number
-from cmdpkit.evaluation.patience import Stopped, until
+from cmdpkit.evaluation.patience import Stopped, cancelled, until
 from cmdpkit.exact.band import Band, Upper
 from cmdpkit.files import PathLike, write_whole
 from cmdpkit.model import CMDP, check_model
@@ -245,7 +245,7 @@ def frontier(
     started = time.perf_counter()
 
     def stop() -> bool:
-        return time_limit is not None and time.perf_counter() - started >= time_limit
+        return cancelled() or (time_limit is not None and time.perf_counter() - started >= time_limit)
 
     band = Band(inner, tol, axes, stop)
     make: Callable[..., Any] = _surface if len(axes) == 2 else _curve
