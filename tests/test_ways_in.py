@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 import cmdpkit as ck
-from cmdpkit.model import tables
+from cmdpkit.model import labels, reading
 
 # A machine: in "good" it can run or rest, in "bad" only be repaired.
 ROWS = [
@@ -102,8 +102,8 @@ def test_the_optimum_of_a_table_is_that_of_the_model_built_by_hand():
 
 @pytest.mark.parametrize("large", [False, True])
 def test_both_readers_of_csv_files_agree(tmp_path, monkeypatch, large):
-    monkeypatch.setattr(tables, "SMALL_FILE", 0 if large else 1 << 40)
-    monkeypatch.setattr(tables, "LONG_COLUMN", 0 if large else 1 << 40)
+    monkeypatch.setattr(reading, "SMALL_FILE", 0 if large else 1 << 40)
+    monkeypatch.setattr(labels, "LONG_COLUMN", 0 if large else 1 << 40)
     assert_same(from_table(written(tmp_path)), by_hand())
     # Words that other readers take for numbers or for missing entries; a byte order mark; spaces after commas
     lines = [
@@ -129,7 +129,7 @@ def test_plain_csv_needs_no_pandas(tmp_path, monkeypatch):
     path = written(tmp_path)
     monkeypatch.setitem(sys.modules, "pandas", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr(tables, "SMALL_FILE", 0)
+    monkeypatch.setattr(reading, "SMALL_FILE", 0)
     cmdp = from_table(path)
     assert_same(cmdp, by_hand())
     with pytest.raises(ImportError, match=r"to_frame needs pandas.*to_table works without"):
@@ -220,7 +220,7 @@ BAD_TABLES = {
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("name", BAD_TABLES)
 def test_bad_tables_are_refused_with_line_state_and_action(tmp_path, monkeypatch, name, large):
-    monkeypatch.setattr(tables, "SMALL_FILE", 0 if large else 1 << 40)
+    monkeypatch.setattr(reading, "SMALL_FILE", 0 if large else 1 << 40)
     rows, message = BAD_TABLES[name]
     path = written(tmp_path, rows)
     with pytest.raises(ValueError, match=message) as error:
@@ -351,7 +351,7 @@ def random_model(seed=0, states=7, actions=3, labels=True):
 @pytest.mark.parametrize("labels", [True, False])
 @pytest.mark.parametrize("large", [False, True])
 def test_tables_are_written_and_read_exactly(tmp_path, monkeypatch, labels, large):
-    monkeypatch.setattr(tables, "SMALL_FILE", 0 if large else 1 << 40)
+    monkeypatch.setattr(reading, "SMALL_FILE", 0 if large else 1 << 40)
     model = random_model(labels=labels)
     settings = {
         "constraints": [ck.AtMost("heat", 3.0), ck.AtLeast("x", 0.1)],

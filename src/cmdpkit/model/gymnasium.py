@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cmdpkit.checks import StateArray
-from cmdpkit.model.functions import OBJECTIVE, named_costs
+from cmdpkit.model.exploration import OBJECTIVE
+from cmdpkit.model.functions import named_costs
 from cmdpkit.model.listing import Listing, assemble, initial_distribution, suggestion
 
 if TYPE_CHECKING:

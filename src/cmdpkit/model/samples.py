@@ -10,7 +10,8 @@ import numpy as np
 
 from cmdpkit.checks import refreeze
 from cmdpkit.model.listing import Listing, Parts, assemble, indices_of, limit_columns, limit_list, settled
-from cmdpkit.model.tables import listed, objective_column, read_table
+from cmdpkit.model.reading import read_table
+from cmdpkit.model.tables import listed, objective_column
 
 if TYPE_CHECKING:
     from cmdpkit.model.cmdp import CMDP
