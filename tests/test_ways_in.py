@@ -12,6 +12,7 @@ import scipy.sparse as sp
 
 import cmdpkit as ck
 from cmdpkit.model import labels, reading
+from cmdpkit.model.numbering import Numbering, _Hashed
 
 # A machine: in "good" it can run or rest, in "bad" only be repaired.
 ROWS = [
@@ -580,6 +581,34 @@ def test_vectorised_functions_of_whole_numbers():
     np.testing.assert_array_equal(chosen[:, 1], np.maximum(np.arange(6001) - 1, 0))
 
 
+@pytest.mark.parametrize("width", [None, 1, 2, 3])
+@pytest.mark.parametrize("spread", ["box", "both ways", "far apart", "then far apart", "extreme"])
+def test_states_are_numbered_as_they_are_found(width, spread):
+    """By direct addresses or by a hash table, against a dict."""
+    rng = np.random.default_rng(0)
+    numbering, index, found = Numbering(width, 10**6), {}, []
+    for step in range(12):
+        high = {"box": 3, "both ways": step + 1, "extreme": 3}.get(spread, 3 if step < 6 else 3 * 10**5)
+        high = 3 * 10**5 if spread == "far apart" else high
+        states = rng.integers(-high if spread == "both ways" else 0, high, (0 if step == 4 else 40, width or 1))
+        if spread == "extreme" and width is None and step > 6:
+            states[:2] = [[-(2**63)], [2**63 - 1]]
+        states = states[:, 0] if width is None else states
+        numbers = numbering.codes(states)
+        known = len(index)
+        for state, number in zip(states.tolist(), numbers.tolist(), strict=True):
+            key = state if width is None else tuple(state)
+            assert index.setdefault(key, number) == number
+        assert sorted(index.values()) == list(range(len(index))), "every number once, and the new ones come last"
+        assert min(list(index.values())[known:], default=known) == known
+    found = np.concatenate(numbering.blocks)
+    assert numbering.count == len(index) == len(found)
+    keys = found.tolist() if width is None else list(map(tuple, found.tolist()))
+    assert [index[key] for key in keys] == list(range(len(found)))
+    far = width in (2, 3) if spread.endswith("apart") else spread == "extreme" and width is None
+    assert isinstance(numbering.known, _Hashed) == far
+
+
 def test_bad_vectorised_functions_are_refused():
     def run(function, initial=0, **changes):
         settings = {"actions": ["a", "b"], "vectorised": True, "gamma": 0.9, **changes}
@@ -611,7 +640,9 @@ def test_bad_vectorised_functions_are_refused():
     with pytest.raises(TypeError, match=r"whole numbers or tuples of them, not 'x'"):
         run(stay, "x")
     with pytest.raises(ValueError, match=r"state with 4 numbers must be at least -16384 and below 16384; one is 99999"):
-        run(stay, (0, 0, 99999, 0))
+        run(stay, {(0, 0, 0, 0): 0.5, (0, 0, 99999, 99999): 0.5})
+    with pytest.raises(ValueError, match="from 0 to 1"):  # a state alone may have any numbers
+        run(lambda s, a: (np.arange(2), np.full(2, 2.0), s, np.zeros(2)), (0, 0, 99999, 0))
 
 
 @pytest.mark.parametrize("vectorised", [False, True])

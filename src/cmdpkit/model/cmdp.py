@@ -40,7 +40,7 @@ from cmdpkit.model.pairs import Label, Pairs, check_available, check_labels, che
 from cmdpkit.model.problem import Problem
 from cmdpkit.model.stages import forward_blocks, over_stages
 from cmdpkit.model.storage import load_model, save_model
-from cmdpkit.model.ways_in import WaysIn, WaysOut
+from cmdpkit.model.ways_in import WaysIn, WaysOut, spell_out
 
 NewLimit = float | tuple[float, float] | None
 """What `with_limits` takes for a limit: a number, (low, high), or None to remove it."""
@@ -389,6 +389,9 @@ class CMDP(WaysIn, WaysOut, Problem):
     def load(cls, path: PathLike) -> CMDP:
         """Read a model written by `save`, with all checks of the constructor."""
         return load_model(cls, path)
+
+
+spell_out(CMDP)
 
 
 def _one_objective(reward: Any, cost: Any) -> tuple[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +24,11 @@ def from_function(
     cls: type[CMDP],
     function: Callable[..., Any],
     initial: Any,
+    options: Mapping[str, Any],
     *,
     actions: Any,
     available: Callable[..., Any] | None,
     minimise: bool,
-    constraints: Iterable[Any],
-    gamma: float,
     max_states: int,
     vectorised: bool,
     absorbing: Any,
@@ -38,7 +37,7 @@ def from_function(
     """See `CMDP.from_function`."""
     with _collector_paused():
         check_count(max_states, "max_states", 1)
-        limits, names = named_costs(constraints)
+        limits, names = named_costs(options["constraints"])
         report = Report(progress)
         starts = _initial_states(initial)
         if vectorised:
@@ -53,10 +52,8 @@ def from_function(
         parts = assemble(listing, merge=True, absorbing=ends, remedy="return every next state")
         distribution = np.zeros(parts.states)
         distribution[origins] = [check_number(p, f"the probability of initial state {s!r}") for s, p in starts.items()]
-        known = parts.arguments(
-            objective=OBJECTIVE, maximise=not minimise, constraints=limits, gamma=gamma, initial=distribution
-        )
-        return cls(**known)
+        stated = {**options, "constraints": limits}
+        return cls(**parts.arguments(OBJECTIVE, not minimise, distribution, stated))
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,50 +10,37 @@ import scipy.sparse as sp
 
 from cmdpkit.files import PathLike, write_csv
 from cmdpkit.model.labels import encode
-from cmdpkit.model.listing import Listing, assemble, indices_of, limit_columns, limit_list, settled
+from cmdpkit.model.listing import Listing, assemble, indices_of, limit_columns, named_objective, settled
 from cmdpkit.model.reading import KEYS, Table, read_table
 
 if TYPE_CHECKING:
     from cmdpkit.model.cmdp import CMDP
 
 
-def from_table(
-    cls: type[CMDP],
-    source: Any,
-    *,
-    reward: str | None,
-    cost: str | None,
-    constraints: Iterable[Any],
-    gamma: float,
-    initial: Any,
-    state_labels: Iterable[Hashable] | None,
-    action_labels: Iterable[Hashable] | None,
-    absorbing: Any,
-    unreachable: str,
-    columns: Mapping[str, str] | None,
-) -> CMDP:
+Own = Mapping[str, Any]
+"""The arguments of `CMDP.from_table` that are no options of models."""
+
+
+def from_table(cls: type[CMDP], source: Any, options: Mapping[str, Any], own: Own) -> CMDP:
     """See `CMDP.from_table`."""
-    constraints = limit_list(constraints)
-    table = read_table(source, columns)
+    table = read_table(source, own["columns"])
     table.column("probability")  # a log without it is for from_samples
-    objective, maximise = objective_column(table, reward, cost, constraints)
-    listing = listed(table, [objective, *limit_columns(constraints)], state_labels, action_labels)
-    ends = indices_of(absorbing, listing.state_labels, listing.states, "absorbing")
-    parts = assemble(listing, merge=False, absorbing=ends)
-    parts, distribution = settled(parts, initial, unreachable)
-    known = parts.arguments(
-        objective=objective, maximise=maximise, constraints=constraints, gamma=gamma, initial=distribution
-    )
-    return cls(**known)
+    objective, maximise = objective_column(table, options, own)
+    listing = listed(table, objective, options, own)
+    ends = indices_of(own["absorbing"], listing.state_labels, listing.states, "absorbing")
+    parts, distribution = settled(assemble(listing, merge=False, absorbing=ends), own["initial"], own["unreachable"])
+    return cls(**parts.arguments(objective, maximise, distribution, named_objective(options, objective)))
 
 
-def objective_column(table: Table, reward: str | None, cost: str | None, constraints: Any) -> tuple[str, bool]:
+def objective_column(table: Table, options: Mapping[str, Any], own: Own) -> tuple[str, bool]:
     """The column of the objective, and whether it is maximised."""
+    reward, cost = own["reward"], own["cost"]
     if reward is not None and cost is not None:
         raise ValueError("reward names a column to maximise and cost one to minimise; give one of the two")
     if reward is not None or cost is not None:
         return (reward, True) if reward is not None else (str(cost), False)
-    free = [name for name in ("reward", "cost") if name in table.columns and name not in limit_columns(constraints)]
+    limits = limit_columns(options["constraints"])
+    free = [name for name in ("reward", "cost") if name in table.columns and name not in limits]
     if len(free) != 1:
         found = "both columns, reward and cost" if free else "no column reward or cost"
         raise ValueError(
@@ -63,19 +50,15 @@ def objective_column(table: Table, reward: str | None, cost: str | None, constra
     return free[0], free[0] == "reward"
 
 
-def listed(
-    table: Table,
-    names: Sequence[str],
-    state_labels: Iterable[Hashable] | None,
-    action_labels: Iterable[Hashable] | None,
-) -> Listing:
-    """The rows of a table, with the columns `names` as their quantities."""
+def listed(table: Table, objective: str, options: Mapping[str, Any], own: Own) -> Listing:
+    """The rows of a table, with the columns of the objective and the limits as their quantities."""
+    names = [objective, *limit_columns(options["constraints"])]
     for key in (*KEYS, *names):
         table.column(key)
     if not table.rows:
         raise ValueError(f"{table.title or 'the table'} has no rows")
-    (state, following), states, state_count = encode(table, ["state", "next_state"], state_labels)
-    (action,), actions, action_count = encode(table, ["action"], action_labels)
+    (state, following), states, state_count = encode(table, ["state", "next_state"], own["state_labels"])
+    (action,), actions, action_count = encode(table, ["action"], own["action_labels"])
     probability = table.numbers("probability") if "probability" in table.columns else np.ones(table.rows)
     quantities = {name: table.numbers(name) for name in dict.fromkeys(names)}
     return Listing(

@@ -11,6 +11,7 @@ from cmdpkit.checks import Array, as_floats
 from cmdpkit.model.exploration import OBJECTIVE, Report, checked_actions
 from cmdpkit.model.listing import IntArray, Listing, suggestion
 from cmdpkit.model.numbering import Numbering
+from cmdpkit.model.pairs import Distinct
 
 BATCH = 1 << 18
 """Pairs per call of a vectorised function: large enough for NumPy, small enough for the memory."""
@@ -37,7 +38,8 @@ def explore_arrays(
     while block < len(numbering.blocks):
         frontier = np.concatenate(numbering.blocks[block:])
         block = len(numbering.blocks)
-        for part in np.array_split(frontier, -(-frontier.shape[0] * len(labels) // BATCH)):
+        parts = -(-frontier.shape[0] * len(labels) // BATCH)
+        for part in np.array_split(frontier, parts) if parts > 1 else [frontier]:
             calls.append(_call(function, part, explored, labels, available, names, numbering))
             explored += part.shape[0]
             report(explored, numbering.count)
@@ -51,7 +53,7 @@ def explore_arrays(
         dict(zip([OBJECTIVE, *names], rows[4:], strict=True)),
         found.shape[0],
         len(labels),
-        tuple(found.tolist()) if found.ndim == 1 else tuple(zip(*found.T.tolist(), strict=True)),
+        Distinct(found.tolist() if found.ndim == 1 else zip(*found.T.tolist(), strict=True)),
         labels,
     ), origins
 
@@ -71,7 +73,7 @@ def _call(
     """One call of a vectorised function: state, action, next state, probability, reward and costs of its outcomes."""
     size, count = states.shape[0], len(labels)
     if available is None:
-        at, chosen = np.repeat(np.arange(size), count), np.tile(np.arange(count), size)
+        at, chosen = np.repeat(np.arange(size), count), np.full((size, count), np.arange(count)).ravel()
     else:
         mask = np.asarray(available(states))
         if mask.shape != (size, count) or mask.dtype != bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from cmdpkit.model.criterion import check_criterion
 
 if TYPE_CHECKING:
     from cmdpkit.files import PathLike
@@ -12,25 +15,85 @@ if TYPE_CHECKING:
     from cmdpkit.model.pairs import Label
 
 
+class ModelOptions(TypedDict, total=False):
+    """What all ways in take, and hand to `CMDP` as it is."""
+
+    constraints: Iterable[Limit]
+    gamma: float | None
+    horizon: int | None
+    average: bool
+    objective_name: str | None
+    objective_per_step: bool
+
+
+class TableOptions(ModelOptions, total=False):
+    """What `from_table` and `from_samples` take."""
+
+    reward: str | None
+    cost: str | None
+    initial: Any
+    state_labels: Iterable[Label] | None
+    action_labels: Iterable[Label] | None
+    absorbing: Any
+    unreachable: str
+    columns: Mapping[str, str] | None
+
+
+TABLE_DEFAULTS: dict[str, Any] = {
+    "reward": None,
+    "cost": None,
+    "initial": None,
+    "state_labels": None,
+    "action_labels": None,
+    "absorbing": False,
+    "unreachable": "warn",
+    "columns": None,
+}
+
+
+def checked(way: str, options: Mapping[str, Any], more: Iterable[str] = ()) -> dict[str, Any]:
+    """Options of a model; unknown ones and those that exclude each other are refused before anything is read.
+
+    `more` are the names of further arguments, which have been taken out.
+    """
+    from cmdpkit.model.listing import limit_list, suggestion
+
+    known = list(ModelOptions.__annotations__)
+    for name in options:
+        if name not in known:
+            raise TypeError(f"{way}() has no argument {name!r}; {suggestion(name, [*more, *known], 'arguments')}")
+    check_criterion(options.get("gamma"), options.get("horizon"), options.get("average", False))
+    return {**options, "constraints": limit_list(options.get("constraints", ()))}
+
+
+def checked_table(way: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of a model, and what `from_table` and `from_samples` take beside them."""
+    own = {name: options.get(name, default) for name, default in TABLE_DEFAULTS.items()}
+    return checked(way, {name: options[name] for name in options if name not in own}, own), own
+
+
+def spell_out(model: type[WaysIn]) -> None:
+    """Let `help` list the arguments that a way in takes as `**options`, with their defaults."""
+    constructor = inspect.signature(model).parameters
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    common = [constructor[name] for name in ModelOptions.__annotations__]
+    tables = [
+        inspect.Parameter(name, keyword, default=default, annotation=TableOptions.__annotations__[name].__forward_arg__)
+        for name, default in TABLE_DEFAULTS.items()
+    ]
+    for way in vars(WaysIn).values():
+        if isinstance(way, classmethod):
+            own = inspect.signature(way.__func__)
+            *named, options = own.parameters.values()
+            more = tables if "TableOptions" in options.annotation else []
+            way.__func__.__signature__ = own.replace(parameters=[*named, *more, *common])  # type: ignore[attr-defined]
+
+
 class WaysIn:
     """Models from tables, logs, functions, matrices and other packages."""
 
     @classmethod
-    def from_table(
-        cls: Any,
-        source: Any,
-        *,
-        reward: str | None = None,
-        cost: str | None = None,
-        constraints: Iterable[Limit] = (),
-        gamma: float,
-        initial: Any = None,
-        state_labels: Iterable[Label] | None = None,
-        action_labels: Iterable[Label] | None = None,
-        absorbing: Any = False,
-        unreachable: str = "warn",
-        columns: Mapping[str, str] | None = None,
-    ) -> CMDP:
+    def from_table(cls: Any, source: Any, **options: Unpack[TableOptions]) -> CMDP:
         """A model from a tidy table with one row per transition.
 
         The columns are state, action, next_state, probability, reward (or cost), and one per further cost. Pairs of
@@ -41,8 +104,6 @@ class WaysIn:
             source: the path of a CSV file in UTF-8 with a header line, a pandas or polars frame, or a dict of columns.
                 Large files need pandas to be read fast.
             reward, cost: the name of the column to maximise or to minimise; by default the column `reward` or `cost`.
-            constraints: limits whose values are names of columns, as in `AtMost("wear", 4.0)`, or arrays.
-            gamma: the discount factor.
             initial: a state, {state: probability}, or a distribution; uniform by default.
             state_labels, action_labels: all labels, in the order that the model is to have. By default whole numbers
                 are sorted, and other labels come in the order in which they first appear (states before next states).
@@ -52,6 +113,9 @@ class WaysIn:
             unreachable: what to do about states that cannot be reached from the initial ones: "warn" and keep them,
                 "keep", "drop" or "refuse".
             columns: the names of the columns where they differ, as in {"next_state": "to"}.
+            constraints: limits whose values are names of columns, as in `AtMost("wear", 4.0)`, or arrays.
+            gamma, horizon, average, objective_name, objective_per_step: as for `CMDP`. The objective is called by its
+                column unless that is `reward` or `cost`.
 
         Example:
             >>> import cmdpkit as ck
@@ -71,26 +135,10 @@ class WaysIn:
         """
         from cmdpkit.model.tables import from_table
 
-        settings: dict[str, Any] = {"reward": reward, "cost": cost, "absorbing": absorbing, "unreachable": unreachable}
-        settings |= {"state_labels": state_labels, "action_labels": action_labels, "columns": columns}
-        return from_table(cls, source, constraints=constraints, gamma=gamma, initial=initial, **settings)
+        return from_table(cls, source, *checked_table("from_table", options))
 
     @classmethod
-    def from_samples(
-        cls: Any,
-        source: Any,
-        *,
-        reward: str | None = None,
-        cost: str | None = None,
-        constraints: Iterable[Limit] = (),
-        gamma: float,
-        initial: Any = None,
-        state_labels: Iterable[Label] | None = None,
-        action_labels: Iterable[Label] | None = None,
-        absorbing: Any = False,
-        unreachable: str = "warn",
-        columns: Mapping[str, str] | None = None,
-    ) -> CMDP:
+    def from_samples(cls: Any, source: Any, **options: Unpack[TableOptions]) -> CMDP:
         """A model estimated from logged transitions: frequencies as probabilities, means as rewards and costs.
 
         The log has one row per step with the columns state, action, next_state, reward (or cost), and one per further
@@ -114,9 +162,7 @@ class WaysIn:
         """
         from cmdpkit.model.samples import from_samples
 
-        settings: dict[str, Any] = {"reward": reward, "cost": cost, "absorbing": absorbing, "unreachable": unreachable}
-        settings |= {"state_labels": state_labels, "action_labels": action_labels, "columns": columns}
-        return from_samples(cls, source, constraints=constraints, gamma=gamma, initial=initial, **settings)
+        return from_samples(cls, source, *checked_table("from_samples", options))
 
     @classmethod
     def from_function(
@@ -127,12 +173,11 @@ class WaysIn:
         actions: Any,
         available: Callable[[Any], Any] | None = None,
         minimise: bool = False,
-        constraints: Iterable[Limit] = (),
-        gamma: float,
         absorbing: Any = False,
         max_states: int = 10_000_000,
         vectorised: bool = False,
         progress: bool | Callable[[int, int], None] = False,
+        **options: Unpack[ModelOptions],
     ) -> CMDP:
         """A model from a function that tells what an action does in a state, explored from the initial states.
 
@@ -145,8 +190,6 @@ class WaysIn:
             actions: the list of all actions, or a function that returns those available in a state.
             available: for vectorised functions: called with an array of n states, returns (n, A) booleans.
             minimise: whether the third entry of an outcome is a cost to minimise in place of a reward.
-            constraints: limits with the name of a cost, as in `AtMost("wear", 4.0)`.
-            gamma: the discount factor.
             absorbing: as in `from_table`, for states in which no action is available.
             max_states: the exploration stops with an error when it finds more states.
             vectorised: whether `function` takes and returns arrays. It is called with an array of n states, of shape
@@ -154,6 +197,8 @@ class WaysIn:
                 (row, probability, next states, reward, costs) with one entry per outcome, where row (0 to n − 1) tells
                 to which of the n pairs the outcome belongs. Costs are a list of arrays or a dict by name.
             progress: True to print how many states were explored and found, or a function called with both numbers.
+            constraints: limits with the name of a cost, as in `AtMost("wear", 4.0)`.
+            gamma, horizon, average, objective_name, objective_per_step: as for `CMDP`.
 
         States that are whole numbers are sorted; others are kept in the order in which they are found.
 
@@ -175,7 +220,7 @@ class WaysIn:
 
         settings: dict[str, Any] = {"available": available, "minimise": minimise, "max_states": max_states}
         settings |= {"vectorised": vectorised, "absorbing": absorbing, "progress": progress}
-        return from_function(cls, function, initial, actions=actions, constraints=constraints, gamma=gamma, **settings)
+        return from_function(cls, function, initial, checked("from_function", options), actions=actions, **settings)
 
     @classmethod
     def from_gymnasium(
@@ -183,9 +228,8 @@ class WaysIn:
         env: Any,
         *,
         cost: Any = None,
-        constraints: Iterable[Limit] = (),
-        gamma: float,
         initial: Any = None,
+        **options: Unpack[ModelOptions],
     ) -> CMDP:
         """The exact model of a Gymnasium environment with a table `env.unwrapped.P` (FrozenLake, CliffWalking, Taxi).
 
@@ -196,9 +240,9 @@ class WaysIn:
         Args:
             env: the environment.
             cost: a function of (state, action, next state, reward, terminated), or a dict of such functions by name.
-            constraints: limits with the name of a cost, as in `AtMost("falls", 0.1)`.
-            gamma: the discount factor.
             initial: as for `CMDP`; by default the environment's own distribution.
+            constraints: limits with the name of a cost, as in `AtMost("falls", 0.1)`.
+            gamma, horizon, average, objective_name, objective_per_step: as for `CMDP`.
 
         Example:
             >>> import gymnasium, cmdpkit as ck
@@ -212,7 +256,7 @@ class WaysIn:
         """
         from cmdpkit.model.gymnasium import from_gymnasium
 
-        return from_gymnasium(cls, env, cost=cost, constraints=constraints, gamma=gamma, initial=initial)
+        return from_gymnasium(cls, env, checked("from_gymnasium", options), cost=cost, initial=initial)
 
     @classmethod
     def from_matrices(
@@ -221,20 +265,20 @@ class WaysIn:
         *,
         reward: Any = None,
         cost: Any = None,
-        constraints: Iterable[Limit] = (),
-        gamma: float,
         initial: Any = None,
         available: Any = None,
         state_labels: Iterable[Label] | None = None,
         action_labels: Iterable[Label] | None = None,
+        **options: Unpack[ModelOptions],
     ) -> CMDP:
         """A model from one transition matrix per action, as in pymdptoolbox: actions come first.
 
         Args:
             matrices: an (A, S, S) array, or a list of A matrices (S, S), dense or scipy.sparse.
             reward, cost: (S,), (S, A) or (A, S, S), or a list with one (S,) or (S, S) array or matrix per action.
+            initial, available, state_labels, action_labels: as for `CMDP`.
             constraints: limits with values of the same shapes.
-            gamma, initial, available, state_labels, action_labels: as for `CMDP`.
+            gamma, horizon, average, objective_name, objective_per_step: as for `CMDP`.
 
         Example:
             >>> import numpy as np, cmdpkit as ck
@@ -246,24 +290,24 @@ class WaysIn:
         from cmdpkit.model.matrices import from_matrices
 
         settings = {"available": available, "state_labels": state_labels, "action_labels": action_labels}
-        settings |= {"reward": reward, "cost": cost, "initial": initial}
-        return from_matrices(cls, matrices, constraints=constraints, gamma=gamma, **settings)
+        settings |= {"initial": initial, **checked("from_matrices", options)}
+        return from_matrices(cls, matrices, reward=reward, cost=cost, **settings)
 
     @classmethod
     def from_quantecon(
         cls: Any,
         ddp: Any,
         *,
-        constraints: Iterable[Limit] = (),
-        gamma: float | None = None,
         initial: Any = None,
         state_labels: Iterable[Label] | None = None,
         action_labels: Iterable[Label] | None = None,
+        **options: Unpack[ModelOptions],
     ) -> CMDP:
         """A model from a `DiscreteDP` of QuantEcon, in either of its forms.
 
-        Actions with reward −inf are not available. The discount factor is `ddp.beta` unless `gamma` is given. Values of
-        limits have the shapes of `CMDP`, or one entry per pair in the order of `ddp.s_indices`.
+        Actions with reward −inf are not available. The discount factor is `ddp.beta`, also over a horizon, unless
+        `gamma` or `average` is given. Values of limits have the shapes of `CMDP`, or one entry per pair in the order of
+        `ddp.s_indices`. All arguments are those of `CMDP`.
 
         Example:
             >>> import numpy as np, cmdpkit as ck
@@ -274,10 +318,12 @@ class WaysIn:
             >>> round(ck.solve(cmdp).objective, 4), ddp.solve().v.round(4).tolist()
             (-8.5714, [-8.5714, -20.0])
         """
-        from cmdpkit.model.matrices import from_quantecon
+        from cmdpkit.model.matrices import beta_of, from_quantecon
 
         settings: dict[str, Any] = {"state_labels": state_labels, "action_labels": action_labels, "initial": initial}
-        return from_quantecon(cls, ddp, constraints=constraints, gamma=gamma, **settings)
+        if options.get("gamma") is None and not options.get("average"):
+            options["gamma"] = beta_of(ddp)
+        return from_quantecon(cls, ddp, **settings, **checked("from_quantecon", options))
 
     @classmethod
     def from_storm(
@@ -286,10 +332,9 @@ class WaysIn:
         *,
         reward: str | None = None,
         cost: str | None = None,
-        constraints: Iterable[Limit] = (),
-        gamma: float,
         initial: Any = None,
         constants: Any = None,
+        **options: Unpack[ModelOptions],
     ) -> CMDP:
         """A model from a PRISM, JANI, DRN or UMB file, or from a sparse MDP or DTMC of stormpy 2.
 
@@ -300,11 +345,12 @@ class WaysIn:
         Args:
             source: the path of a file, or a model.
             reward, cost: the name of the reward model to maximise or to minimise.
-            constraints: limits whose values are the name of a reward model, or of a label, which counts the steps in
-                its states.
-            gamma: the discount factor.
             initial: as for `CMDP`; by default the initial state of the model.
             constants: values of the undefined constants of a PRISM or JANI file, as in "N=3" or {"N": 3}.
+            constraints: limits whose values are the name of a reward model, or of a label, which counts the steps in
+                its states.
+            gamma, horizon, average, objective_name, objective_per_step: as for `CMDP`. The objective is called by its
+                reward model.
 
         Example:
             >>> import tempfile, pathlib, cmdpkit as ck
@@ -327,7 +373,7 @@ class WaysIn:
         from cmdpkit.model.storm import from_storm
 
         settings: dict[str, Any] = {"reward": reward, "cost": cost, "initial": initial, "constants": constants}
-        return from_storm(cls, source, constraints=constraints, gamma=gamma, **settings)
+        return from_storm(cls, source, checked("from_storm", options), **settings)
 
 
 class WaysOut:
