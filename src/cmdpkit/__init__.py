@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from cmdpkit.insight.frontier import Surface as Surface
     from cmdpkit.insight.frontier import frontier as frontier
     from cmdpkit.insight.league import Comparison as Comparison
+    from cmdpkit.insight.optimum import SimulatedBound as SimulatedBound
+    from cmdpkit.insight.optimum import bound_by_simulation as bound_by_simulation
     from cmdpkit.insight.report import write_report as write_report
     from cmdpkit.learners.neural.policy import NeuralPolicy as NeuralPolicy
     from cmdpkit.model import CMDP as CMDP
@@ -74,6 +76,7 @@ _HOME = {
     "AtMost": "model",
     "Between": "model",
     "CMDP": "model",
+    "SimulatedBound": "insight.optimum",
     "SimulationCertificate": "certificates.rollouts",
     "Simulator": "simulators",
     "Equal": "model",
@@ -93,6 +96,7 @@ _HOME = {
     "TabularPolicy": "policy",
     "TrainingFailed": "run.result",
     "TrainingResult": "run.result",
+    "bound_by_simulation": "insight.optimum",
     "certify": "certificates.prover",
     "certify_by_simulation": "certificates.rollouts",
     "certify_on_episodes": "training",

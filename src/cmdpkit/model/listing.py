@@ -71,15 +71,15 @@ class Parts:
         return self.pair_state.size == self.states * self.actions
 
     def arguments(
-        self, *, objective: str, maximise: bool, constraints: Any, gamma: float, initial: StateArray
+        self, objective: str, maximise: bool, initial: StateArray, options: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """The arguments of `CMDP`."""
+        """The arguments of `CMDP`, with the limits of `options` by the names of their quantities."""
         tables = {name: self.table(name) for name in self.quantities}
         known: dict[str, Any] = {
+            **options,
             "transitions": self._given_transitions(),
             "reward" if maximise else "cost": tables[objective],
-            "constraints": named_limits(constraints, tables),
-            "gamma": gamma,
+            "constraints": named_limits(options["constraints"], tables),
             "initial": initial,
             "state_labels": self.state_labels,
             "action_labels": self.action_labels,
@@ -291,6 +291,12 @@ def _named(limit: Any, quantities: Mapping[str, Array], noun: str) -> Any:
     if name not in quantities:
         raise ValueError(f"a limit refers to the {noun} {name!r}; {suggestion(name, list(quantities), noun + 's')}")
     return replace(limit, values=quantities[name], name=limit.name if limit.name is not None else name)
+
+
+def named_objective(options: Mapping[str, Any], quantity: str) -> dict[str, Any]:
+    """Options in which the objective is called by its quantity, unless it has a name or a plain one."""
+    plain = quantity in ("reward", "cost") or options.get("objective_name") is not None
+    return dict(options) if plain else {**options, "objective_name": quantity}
 
 
 def limit_columns(constraints: Any) -> list[str]:
