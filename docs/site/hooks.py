@@ -32,7 +32,9 @@ def on_page_markdown(markdown, page, config, files):
     for name, source in ELSEWHERE.items():
         markdown = re.sub(rf"\]\((?:\.\./)*{re.escape(source)}(#[^)]*)?\)", rf"]({up}{name}\1)", markdown)
     markdown = re.sub(r"(\]\([^)]*)\.ipynb\)", r"\1.md)", markdown)
-    return re.sub(r"(?<!!)\[([^\]]*)\]\((?:\.\./)*(?:src|tests|benchmarks|CITATION|LICENSE|README)[^)]*\)", r"\1", markdown)
+    return re.sub(
+        r"(?<!!)\[([^\]]*)\]\((?:\.\./)*(?:src|tests|benchmarks|CITATION|LICENSE|README)[^)]*\)", r"\1", markdown
+    )
 
 
 def on_page_content(html, page, config, files):
