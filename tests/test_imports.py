@@ -1,6 +1,7 @@
 """Dependencies point one way: read from the import statements of every file."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ ROOMS = [
 LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
 
 
+@cache
 def modules():
     return {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in SOURCE.rglob("*.py")}
 
