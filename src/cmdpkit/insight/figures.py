@@ -246,8 +246,10 @@ def _map_layout(where: Map, legend: bool) -> dict[str, Any]:
     height = int(np.clip(110 + 26 * rows, 240, 560))
     down = where.names[0] in ("row", "Row")  # rows are read from the top
     lines = {"showgrid": False, "constrain": "domain"}
-    x = axis(safe(where.names[1]), **lines, **_whole_ticks(columns, where.low[1]))
-    y = axis(safe(where.names[0]), **lines, **_whole_ticks(rows, where.low[0]), autorange="reversed" if down else True)
+    (bottom, left), (top, right) = where.low - 0.5, where.low + np.array(where.shape) - 0.5
+    x = axis(safe(where.names[1]), **lines, **_whole_ticks(columns, where.low[1]), range=[left, right])
+    around = [top, bottom] if down else [bottom, top]
+    y = axis(safe(where.names[0]), **lines, **_whole_ticks(rows, where.low[0]), range=around)
     if max(rows, columns) <= 4 * min(rows, columns):
         y |= {"scaleanchor": "x"}
     return layout(height, xaxis=x, yaxis=y, showlegend=legend, plot_bgcolor="#f3f4f6")

@@ -32,6 +32,7 @@ from cmdpkit.insight.report.page import Page, badge, bullets, cards, paragraphs,
 from cmdpkit.insight.words import (
     action_label,
     counted,
+    is_proved,
     number,
     objective_name,
     price_words,
@@ -244,7 +245,7 @@ def _frontier(page: Page, cmdp: CMDP, name: str, result: Result, seconds: float)
             ]
         )
     index = found.model.names.index(name)
-    answer = (float(found.model.limits[index]), result.objective) if result.status is Status.OPTIMAL else None
+    answer = (float(found.model.limits[index]), result.objective) if is_proved(result) else None
     return title + page.figure(frontier_figure(found, answer), frontier_words(found))
 
 
