@@ -586,7 +586,7 @@ def test_vectorised_functions_of_whole_numbers():
 def test_states_are_numbered_as_they_are_found(width, spread):
     """By direct addresses or by a hash table, against a dict."""
     rng = np.random.default_rng(0)
-    numbering, index, found = Numbering(width, 10**6), {}, []
+    numbering, index = Numbering(width, 10**6), {}
     for step in range(12):
         high = {"box": 3, "both ways": step + 1, "extreme": 3}.get(spread, 3 if step < 6 else 3 * 10**5)
         high = 3 * 10**5 if spread == "far apart" else high
