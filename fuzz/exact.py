@@ -133,11 +133,14 @@ class ExactModel:
         return int((self.gamma * self.transitions.sum(axis=2)).max())
 
     def values(self, probabilities: Any) -> list[Fraction]:
-        """V_0..V_m of a policy, its probabilities taken as they are."""
+        """V_0..V_m of a policy that is played with its probabilities divided by their sums.
+
+        With sums σ and x the visits, x / σ solves (diag σ − γ πP)ᵀ y = ρ.
+        """
         pi = fractions(probabilities)
         played, shift = integers(pi)
         chain = self.gamma * np.einsum("sa,sat->st", played, self.transitions)
-        system = (np.eye(len(chain), dtype=int).astype(object) << (self.shift + shift)) - chain
+        system = np.diag(played.sum(axis=1) << self.shift) - chain
         start, digits = integers(self.initial)
         visits, denominator = solve(system.T, start)
         unit = Fraction(1 << (self.shift + shift), denominator << digits)

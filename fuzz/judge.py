@@ -4,8 +4,9 @@ It trusts nothing but `fuzz.exact`. A lower bound with multipliers λ must not e
 V_0..V_m must lie within the reported errors; a Farkas vector y must have min_π Σ y_i V_i at least the reported margin,
 and that margin must be positive. Together they decide OPTIMAL and INFEASIBLE by weak duality.
 
-What is compared: the probabilities of a policy and the weights of a mixture as they are stored, rows of P and the
-initial distribution as they are given, and limits per step with the exact 1 − γ.
+What is compared: a policy that is played with its stored probabilities divided by their exact sum, the weights of a
+mixture as they are stored, rows of P and the initial distribution as they are given, and limits per step with the exact
+1 − γ.
 """
 
 from __future__ import annotations

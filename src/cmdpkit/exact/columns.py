@@ -72,6 +72,9 @@ COLUMN_ACCURACY = 3e-3
 FAR = 1e6
 """A violation counts so many times its scaled size: meeting the limits at all is progress."""
 
+FARTHEST = 1e150
+"""A limit can be far away from what its cost can reach, but not by more than this in the units of the master."""
+
 PROGRESS = 0.7
 """A Newton step that leaves more than this part of the distance between the bounds is no progress."""
 
@@ -125,6 +128,7 @@ class ColumnSearch:
         magnitude = cmdp.cost_sizes / cmdp.step_weight
         spans = cmdp.spans / cmdp.step_weight
         scales = np.where(spans > 1e-12 * magnitude, spans, magnitude)
+        scales[1:] = np.maximum(scales[1:], np.abs(cmdp.offsets) / FARTHEST)
         self.scales: Array = np.where(scales > 0.0, scales, 1.0)
         self._units = self.scales[0] / self.scales[1:]  # of the multipliers
         self._oracle = Oracle(cmdp, self.stop, accuracy=COLUMN_ACCURACY * self.tol * cmdp.fine_scales)
