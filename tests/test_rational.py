@@ -13,6 +13,7 @@ from cmdpkit.certificates.checker import certificate_of, exact_certificate
 from cmdpkit.evaluation.rational import RationalModel, Table, above, below, is_small, solved
 from cmdpkit.exact.simplex import ExactMaster
 from cmdpkit.exact.small import SmallSearch
+from fuzz.averages import ExactAverages
 from fuzz.exact import ExactModel
 from models import random_model
 from rational import Exact
@@ -85,6 +86,28 @@ def test_doubles_around_a_fraction():
     assert Fraction(below(Fraction(1, 3))) < Fraction(1, 3) < Fraction(above(Fraction(1, 3)))
     assert (below(Fraction(10) ** 400), above(-(Fraction(10) ** 400))) == (np.finfo(float).max, -np.finfo(float).max)
     assert (below(-(Fraction(10) ** 400)), above(Fraction(10) ** 400)) == (-np.inf, np.inf)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_bounds_on_averages(seed):
+    rng = np.random.default_rng(seed)
+    P = rng.dirichlet(np.ones(3), size=(3, 2)) * (1.0 + 1e-9 * rng.uniform(-1.0, 1.0, size=(3, 2, 1)))  # sums are off
+    limits = [ck.AtMost(rng.random((3, 2)), 0.5)]
+    cmdp = ck.CMDP(P, reward=rng.normal(size=(3, 2)), constraints=limits, average=True, action_axis=1)
+    for weights in ([1.0, 0.5], [0.0, 1.0]):
+        truth = ExactAverages(cmdp).minimum(weights)
+        assert truth - FINE <= RationalModel(cmdp).least_average(weights) <= truth
+        assert RationalModel(cmdp).least_average(weights, stop=lambda: True) <= truth
+
+
+def test_an_average_over_parts_that_are_hardly_ever_left():
+    """Two states that are left with 1e-12 and 3e-12: h is 1e11 and Th − h rounding. It ended in NUMERICAL_ERROR."""
+    P = np.array([[[1.0 - 1e-12, 1e-12]] * 2, [[3e-12, 1.0 - 3e-12]] * 2])
+    cmdp = ck.CMDP(P, cost=[[0.1, 0.9], [0.7, 0.3]], average=True, action_axis=1)
+    result = ck.solve(cmdp)
+    assert result.status is ck.Status.OPTIMAL
+    assert result.objective == pytest.approx(0.1 * 0.75 + 0.3 * 0.25, abs=1e-6)
+    assert Fraction(result.certificate.bound) <= ExactAverages(cmdp).minimum([1.0])
 
 
 # -- the master ------------------------------------------------------------------------------------------------------
@@ -171,7 +194,7 @@ def test_a_bound_is_lowered_to_what_is_attained():
 def test_only_small_models_with_their_own_numbers_are_asked():
     P = np.full((1, 1, 1), 1.0)
     assert is_small(ck.CMDP(P, cost=[[1.0]], gamma=0.5))
-    assert not is_small(ck.CMDP(P, cost=[[1.0]], average=True))
+    assert is_small(ck.CMDP(P, cost=[[1.0]], average=True))
     assert not is_small(ck.CMDP(P, cost=[[1.0]], horizon=3).lowering.model)
     assert not is_small(ck.CMDP(np.eye(65)[:, None], cost=np.ones((65, 1)), gamma=0.5, action_axis=1))
 

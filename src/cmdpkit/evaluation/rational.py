@@ -16,7 +16,7 @@ import scipy.linalg
 import scipy.sparse as sp
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation.bounds import horizon_bound
+from cmdpkit.evaluation.bounds import horizon_bound, visited
 from cmdpkit.model import CMDP
 
 BITS = 640
@@ -37,8 +37,8 @@ Integers = Any
 
 def is_small(cmdp: CMDP) -> bool:
     """Whether exact arithmetic is fast enough for the model, and its numbers are the user's own."""
-    own = cmdp.criterion == "discounted" and cmdp.entry_error == 0 and horizon_bound(cmdp) < np.inf
-    return own and cmdp.states <= MOST_STATES and cmdp.pairs.count * cmdp.states <= MOST_NUMBERS
+    fast = cmdp.states <= MOST_STATES and cmdp.pairs.count * cmdp.states <= MOST_NUMBERS
+    return fast and cmdp.entry_error == 0 and (cmdp.criterion == "average" or horizon_bound(cmdp) < np.inf)
 
 
 def below(value: Fraction) -> float:
@@ -96,8 +96,10 @@ class RationalModel:
         self.ahead = gamma.numerator * transitions.numbers  # γ P
         self.shift = transitions.shift + gamma.denominator.bit_length() - 1
         self.initial = Table.of(cmdp.initial)
-        largest = Fraction(int(self.ahead.sum(axis=1).max()), 1 << self.shift)
-        self.horizon = 1 / (1 - largest)  # at least Σ_k (γ P_π)ᵏ 1, for every policy
+        self.sums = self.ahead.sum(axis=1)
+        largest = Fraction(int(self.sums.max()), 1 << self.shift)
+        # At least Σ_k (γ P_π)ᵏ 1, for every policy; averages have no use for it
+        self.horizon = Fraction(0) if cmdp.criterion == "average" else 1 / (1 - largest)
         # V_i = sign · (value − limit); what is stated per step is (1 − γ) times the discounted sum
         units = [Fraction(int(cmdp.sense)) * (1 - gamma if cmdp.objective_per_step else 1)]
         units += [Fraction(int(row.sign)) * (1 - gamma if row.per_step else 1) for row in cmdp.rows]
@@ -163,6 +165,36 @@ class RationalModel:
         mass = Fraction(int(self.initial.numbers.sum()), 1 << self.initial.shift)
         bound += mass * missing * self.horizon
         return Least(choice, bound - sum(w * o for w, o in zip(exact, self.offsets, strict=True)))
+
+    def least_average(self, weights: Any, stop: Callable[[], bool] = bool) -> Fraction:
+        """A lower bound on the long-run averages of Σ w_i V_i: the least of Th − h over the states that can be visited.
+
+        Rows of P are divided by their sums r. Policy iteration finds h; where a policy has several recurrent classes,
+        its system is singular, and the bound as poor as the h that comes of it.
+        """
+        pairs, exact, seen = self.pairs, [Fraction(float(w)) for w in weights], visited(self.cmdp)[self.pairs.state]
+        cost, best = self._weighted(exact), None
+        choice = np.zeros(pairs.states, dtype=np.int64)
+        for _ in range(POLICIES):
+            rows = pairs.rows(choice)
+            # g + h(s) − Σ P h / r = c(s) with h = 0 in the last state; times r, and with g in the place of that h
+            matrix = np.diag(self.sums[rows]) - self.ahead[rows]
+            matrix[:, -1] = self.sums[rows]
+            value, bits, _ = solved(matrix, self.shift, self.sums[rows] * cost.numbers[rows])
+            average, value = int(value[-1]), np.append(value[:-1], 0)
+            # r (c + P h / r − h) of every pair; h and g are in units of 2**-(bits + self.shift + cost.shift)
+            change = self.sums * ((cost.numbers << (bits + self.shift)) - value[pairs.state]) + self.ahead @ value
+            unit = 1 << (bits + self.shift + cost.shift)
+            least = min(Fraction(int(c), int(r) * unit) for c, r, s in zip(change, self.sums, seen, strict=True) if s)
+            best = least if best is None else max(best, least)
+            gain = change - self.sums * average
+            lowest = np.minimum.reduceat(gain, pairs.first[:-1])
+            better = lowest < -(int(abs(value).max() << self.shift) >> (BITS // 2))
+            if not better.any() or stop():
+                break
+            choice = np.where(better, self._first_least(gain, lowest), choice)
+        assert best is not None
+        return best - sum(w * o for w, o in zip(exact, self.offsets, strict=True))
 
     def _weighted(self, weights: list[Fraction]) -> Table:
         """Σ w_i c_i of all pairs."""

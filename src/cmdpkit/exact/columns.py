@@ -173,7 +173,7 @@ class ColumnSearch:
         self.values.append(values)
         if self.rigorous:
             assert state_values is not None
-            given = {"choice": policy} if isinstance(policy, np.ndarray) else {"pi": self._probabilities(policy)}
+            given = {"choice": policy} if isinstance(policy, np.ndarray) else {"pi": self.probabilities(policy)}
             self.errors.append(sum_errors(self.cmdp, state_values, **given))
         return True
 
@@ -225,7 +225,7 @@ class ColumnSearch:
 
     def evaluate(self, column: Any) -> bool:
         """Evaluate a policy and take it as a column: (S,) choices, a blend, or a `TabularPolicy`."""
-        cmdp, pi = self.cmdp, self._probabilities(column)
+        cmdp, pi = self.cmdp, self.probabilities(column)
         costs = cmdp.pairs.expect(pi, cmdp.costs)
         values = policy_system(cmdp, pi, plan=self.plan).state_values(costs, accuracy=self._oracle.accuracy)
         return self.add(column, cmdp.initial @ values - np.append(0.0, cmdp.offsets))
@@ -454,7 +454,7 @@ class ColumnSearch:
         pairs = self.cmdp.pairs
         occupancy = np.zeros(pairs.shape)
         for j in np.flatnonzero(weights > 0.0):
-            pi = self._probabilities(self.columns[j])
+            pi = self.probabilities(self.columns[j])
             visits = self._kept.get(int(j))
             if visits is None:
                 system = policy_system(self.cmdp, pi, plan=self.plan)
@@ -462,7 +462,8 @@ class ColumnSearch:
             occupancy += weights[j] * pairs.over(visits) * pi
         return occupancy
 
-    def _probabilities(self, column: Any) -> PairTable:
+    def probabilities(self, column: Any) -> PairTable:
+        """π(a|s) of a column."""
         if isinstance(column, Blend):
             return column.probabilities(self.cmdp.pairs)
         return column.pi if isinstance(column, TabularPolicy) else self.cmdp.pairs.one_hot(column)

@@ -15,7 +15,7 @@ from cmdpkit.certificates.checker import certificate_of, exact_certificate, refu
 from cmdpkit.certificates.prover import best_bound
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.patience import Stopped, until
-from cmdpkit.evaluation.rational import is_small
+from cmdpkit.evaluation.rational import RationalModel, below, is_small
 from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.conflict import Conflict, minimal_conflict, relaxation, rounded_outwards
@@ -281,6 +281,8 @@ def with_exact_arithmetic(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budg
     """A small model that double precision has left unproved: the last step in exact arithmetic."""
     if outcome.status is not Status.NUMERICAL_ERROR or not is_small(cmdp) or budget.exhausted():
         return outcome
+    if cmdp.criterion == "average":
+        return _with_exact_average(cmdp, outcome, tol, budget)
     search = SmallSearch(cmdp, tol, budget.exhausted)
     best = outcome
     for policy in search.solve():
@@ -295,6 +297,19 @@ def with_exact_arithmetic(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budg
         certificate = refutation(cmdp, outcome.policy, *search.refuted)
         return replace(outcome, status=Status.INFEASIBLE, certificate=certificate)
     return best
+
+
+def _with_exact_average(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budget) -> Outcome:
+    """The bound of the same multipliers: where a part of the model is hardly ever left, Th − h is all rounding."""
+    if outcome.certificate.infeasibility is not None:
+        return outcome
+    prices = cmdp.row_prices(outcome.certificate.multipliers)
+    bound = below(RationalModel(cmdp).least_average([1.0, *prices], budget.exhausted))
+    certificate = certificate_of(cmdp, outcome.policy, prices, bound)
+    if _merit(certificate, tol) >= _merit(outcome.certificate, tol):
+        return outcome
+    status = Status.OPTIMAL if certificate.optimal(tol) else outcome.status
+    return replace(outcome, certificate=certificate, status=status)
 
 
 def _merit(certificate: Certificate, tol: float) -> tuple[bool, float]:
