@@ -82,6 +82,20 @@ def test_residuals_are_exact_and_small():
     assert abs(rest).max() < (1 << 90 << bits) >> 600
 
 
+def test_a_singular_system_is_not_solved_and_its_residual_says_so():
+    matrix, rhs = np.array([[1, -1], [-1, 1]], dtype=object), np.array([1, 1], dtype=object)
+    x, bits, rest = solved(matrix, 0, rhs)
+    assert (rest == (rhs << bits) - matrix @ x).all()
+    assert rest.any()
+
+
+def test_an_average_of_several_classes_has_a_poor_bound_without_a_warning():
+    P = np.zeros((2, 2, 2))
+    P[0, :, 0] = P[1, :, 1] = 1.0
+    cmdp = ck.CMDP(P, cost=[[1.0, 2.0], [3.0, 4.0]], average=True, action_axis=1)
+    assert RationalModel(cmdp).least_average([1.0]) <= 1
+
+
 def test_doubles_around_a_fraction():
     assert Fraction(below(Fraction(1, 3))) < Fraction(1, 3) < Fraction(above(Fraction(1, 3)))
     assert (below(Fraction(10) ** 400), above(-(Fraction(10) ** 400))) == (np.finfo(float).max, -np.finfo(float).max)

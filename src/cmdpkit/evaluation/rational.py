@@ -12,7 +12,6 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.linalg
 import scipy.sparse as sp
 
 from cmdpkit.checks import Array
@@ -213,15 +212,22 @@ class RationalModel:
 
 
 def solved(matrix: Integers, shift: int, rhs: Integers) -> tuple[Integers, int, Integers]:
-    """x and bits with (matrix / 2**shift) · (x / 2**bits) ≈ rhs, and the exact residual times 2**(bits + shift)."""
+    """x and bits with (matrix / 2**shift) · (x / 2**bits) ≈ rhs, and the exact residual times 2**(bits + shift).
+
+    Where the matrix is singular in double precision, x is what it is: the residual says how bad.
+    """
     bits, size = BITS + 64, _length(rhs)
-    factors = scipy.linalg.lu_factor(_doubles(matrix, shift), check_finite=False)
     x, left = np.zeros(len(rhs), dtype=object), rhs << (bits + shift)
+    try:
+        inverse = np.linalg.inv(_doubles(matrix, shift))
+    except np.linalg.LinAlgError:
+        return x, bits, left
     for _ in range(REFINEMENTS):
         length = _length(left)
         if length <= size + bits + shift - BITS:
             break
-        correction = scipy.linalg.lu_solve(factors, _doubles(left, length), check_finite=False)
+        with np.errstate(all="ignore"):
+            correction = inverse @ _doubles(left, length)
         if not np.isfinite(correction).all():
             break
         x = x + _integers(correction, length - shift)
