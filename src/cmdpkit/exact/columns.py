@@ -78,6 +78,10 @@ SURE = 0.5
 NEAREST = 20
 """Columns that the local model of a search with a goal is bounded by: those with the smallest Lagrangian."""
 
+BLIND = 0.5
+"""Where the oracle finds so much more than the local model, in units of what is left, its policy is the next viewpoint:
+the blend's actions are bad in states that it does not visit."""
+
 PROGRESS = 0.7
 """A Newton step that leaves more than this part of the distance between the bounds is no progress."""
 
@@ -278,6 +282,7 @@ class ColumnSearch:
                 gain = ahead.value * float(self.scales[0]) - self.bound
                 if self.stop() or self._may_ask(gain, float(missed[0] + ahead.prices @ missed[1:])):
                     break
+                asked = ahead.prices * self._units if self.goal else asked
             if self.upper - self.bound <= self.goal:
                 yield self
                 return
@@ -286,11 +291,14 @@ class ColumnSearch:
             gap = max(INEXACT * max(left, 0.0), self.enough)
             guess = view.state_values if self.goal else None
             self.ask_bound(asked, gap=gap, rounds=ROUNDS, hopeless=self.bound, guess=guess)
-            self._oracle.system = None
             self._price()
             self.stuck = self.mixture is not None and self._settled()
             yield self
             idle = idle + 1 if self._distance() > PROGRESS * before else 0
+            promised = ahead.value * float(self.scales[0]) - self.cuts[-1].bound
+            if self.goal and promised > BLIND * (self.upper - self.bound):
+                view = self._oracle_view()
+            self._oracle.system = None
             if self.stop() or len(self.columns) == known:
                 return
 
