@@ -38,7 +38,7 @@ class Coin(gymnasium.Env):
 
     def step(self, action):
         self.time += 1
-        late = self.episodes > 3
+        late = self.episodes > 5  # two episodes tell this environment from others
         if self.trouble == "raises" and late:
             raise OSError("the motor is gone")
         observation = np.array([1.0, np.nan if self.trouble == "nan observation" and late else 0.0], dtype=np.float32)
@@ -190,6 +190,17 @@ def test_a_run_is_extended(tmp_path):
     once = ck.train(ACROBOT, limits=[5, 5], iterations=8, **SMALL)
     np.testing.assert_array_equal(longer.history["costs"], once.history["costs"])
     np.testing.assert_array_equal(longer.policy.layers[-1][0], once.policy.layers[-1][0])
+
+
+def test_another_environment_of_the_same_name_is_not_resumed(tmp_path):
+    def run(top, **options):
+        make = lambda: WithCosts(gymnasium.make("CartPole-v1"), lambda s: abs(s.next_observation[0]) > top)  # noqa: E731
+        return ck.train(make, limits=[5], out=tmp_path / "run", **SMALL | options)
+
+    run(0.01, iterations=1)
+    assert run(0.01, iterations=2, resume=True).iterations == 2
+    with pytest.raises(ValueError, match="another run: its environment"):
+        run(0.0, iterations=2, resume=True)
 
 
 def test_another_or_a_damaged_run_is_not_resumed(tmp_path):

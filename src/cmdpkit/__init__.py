@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from cmdpkit.insight.frontier import Frontier as Frontier
     from cmdpkit.insight.frontier import Surface as Surface
     from cmdpkit.insight.frontier import frontier as frontier
+    from cmdpkit.insight.optimum import SimulatedBound as SimulatedBound
+    from cmdpkit.insight.optimum import bound_by_simulation as bound_by_simulation
     from cmdpkit.learners.neural.policy import NeuralPolicy as NeuralPolicy
     from cmdpkit.model import CMDP as CMDP
     from cmdpkit.model import AtLeast as AtLeast
@@ -71,6 +73,7 @@ _HOME = {
     "AtMost": "model",
     "Between": "model",
     "CMDP": "model",
+    "SimulatedBound": "insight.optimum",
     "SimulationCertificate": "certificates.rollouts",
     "Simulator": "simulators",
     "Equal": "model",
@@ -89,6 +92,7 @@ _HOME = {
     "TabularPolicy": "policy",
     "TrainingFailed": "run.result",
     "TrainingResult": "run.result",
+    "bound_by_simulation": "insight.optimum",
     "certify": "certificates.prover",
     "certify_by_simulation": "certificates.rollouts",
     "certify_on_episodes": "training",

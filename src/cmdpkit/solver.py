@@ -26,7 +26,14 @@ from cmdpkit.run.budget import Budget, Callback
 from cmdpkit.run.checkpoint import Checkpoint
 from cmdpkit.run.choice import Choice, choose, takes_multipliers
 from cmdpkit.run.deterministic import refuse_large, solve_deterministic
-from cmdpkit.run.finish import solve_by_columns, solve_by_lp, with_classes, with_least_violation, with_others_behind
+from cmdpkit.run.finish import (
+    solve_by_columns,
+    solve_by_lp,
+    with_classes,
+    with_exact_arithmetic,
+    with_least_violation,
+    with_others_behind,
+)
 from cmdpkit.run.first_order import run_first_order, with_start
 from cmdpkit.run.judged import judged
 from cmdpkit.run.outcome import Outcome
@@ -184,6 +191,8 @@ def solve(
                 outcome = run_balanced(model, solver, allowed, tol)
             else:
                 outcome = _run(model, allowed, name, choice, xi, tol, store, begin)
+            if method == "auto" and not deterministic:
+                outcome = with_exact_arithmetic(model, outcome, tol, allowed)
             if outcome.certificate.infeasibility is not None:
                 outcome = with_least_violation(model, outcome, allowed)
     result = _result(model, name, with_classes(model, outcome), allowed.elapsed)
