@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,8 @@ def encode(
     for code, label in enumerate(labels):
         if label is None or label == "" or label != label:
             refuse(code, "missing; every row needs a state, an action and a next state")
+    if table.first_line is None and len(set(map(type, labels))) > 1:
+        _refuse_lookalikes(labels, refuse)
     if given is None:
         order = Distinct(labels) if table.first_line is not None else tuple(labels)
     else:
@@ -51,6 +53,15 @@ def encode(
         codes = np.array([index[label] for label in labels], dtype=np.int64)[codes]
     plain = order[0] == 0 and order == tuple(range(len(order)))
     return np.split(codes, len(names)), None if plain else order, len(order)
+
+
+def _refuse_lookalikes(labels: list[Hashable], refuse: Callable[[int, str], None]) -> None:
+    """Labels such as 1 and "1", which would be two states."""
+    shown: dict[str, Hashable] = {}
+    for code, label in enumerate(labels):
+        other = shown.setdefault(str(label), label)
+        if type(other) is not type(label):
+            refuse(code, f"{label!r}, and elsewhere {other!r}: use the same type everywhere")
 
 
 def _is_integer(column: Any) -> bool:
