@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 LIGHT := .venv/.installed-light
 PEERS := .venv/.installed-peers
 
-.PHONY: demo test browser lint fuzz endurance bench mutants figures methods clean help
+.PHONY: demo test browser docs lint fuzz endurance bench mutants figures methods clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -43,6 +43,10 @@ browser:  ## look for a Chromium for the tests, and install Debian's where that 
 test: lint browser  ## lint, then every test
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+docs: $(STAMP)  ## build the site into out/site, without warnings and without the network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "open out/site/index.html, or for its search: $(BIN)/python -m http.server --directory out/site"
+
 lint: $(STAMP)  ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -63,7 +67,7 @@ mutants: $(STAMP)  ## break the package in some hundred ways, and tell which of 
 	$(BIN)/python benchmarks/mutants.py
 
 figures: $(STAMP)  ## draw the figures of the documents again, and docs/results.md
-	$(BIN)/python docs/look/screenshots.py
+	$(BIN)/python benchmarks/screenshots.py
 	$(BIN)/python -m cmdpkit.experiments.demo docs/demo.png
 	$(BIN)/cmdpkit reproduce all --out docs/results
 

@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "cmdpkit"
 
 ROOMS = [
     ["checks", "files"],
-    ["options", "tables"],
+    ["options", "tables", "drawing"],
     ["settings", "model"],
     ["draws"],
     ["policy"],
@@ -114,7 +114,7 @@ def test_no_module_imports_itself_in_a_circle():
         ("torch", ("learners.neural", "training")),
         ("rich", ("report", "cli.common", "experiments")),
         ("click", ("cli",)),
-        ("matplotlib", ("experiments", "insight.plots")),
+        ("matplotlib", ("drawing",)),
         ("gymnasium", ("envs", "experiments.tasks")),
         ("dash", ("insight.explorer",)),
         ("flask", ("insight.explorer",)),

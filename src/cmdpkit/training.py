@@ -96,6 +96,8 @@ def train(
     learner = NeuralLearner(env, limits, measure, int(seed), choice.settings)  # sets PyTorch to one thread
     try:
         identity = {"env": _name(env), "limits": learner.limits.tolist(), "measure": measure, "seed": int(seed)}
+        if folder is not None:  # two functions that make environments may have the same name
+            identity["environment"] = learner.fingerprint()
         store = _store(folder, identity | choice.identity(), resume)
         with _display(progress, learner, choice, iterations, _with_one_argument(callback)) as watch:
             budget = Budget(int(iterations), time_limit, watch)

@@ -1,4 +1,4 @@
-"""Take the pictures of docs/look.md again: python docs/look/screenshots.py (Chromium and Playwright are needed)."""
+"""Take the pictures of docs/look.md again: python benchmarks/screenshots.py (Chromium and Playwright are needed)."""
 
 import sys
 import tempfile
@@ -11,8 +11,9 @@ import cmdpkit as ck
 from cmdpkit.insight.explorer.serve import serving
 from cmdpkit.problems.places import places_of
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent.parent / "tests"))
+ROOT = Path(__file__).parent.parent
+HERE = ROOT / "docs/look"
+sys.path.insert(0, str(ROOT / "tests"))
 
 from browsing import FLAGS, NOT_RUN, find_chromium  # noqa: E402 - the tests' own way to a browser
 
