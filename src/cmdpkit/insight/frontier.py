@@ -328,9 +328,9 @@ class Line:
         upper = self.upper(x).value
         return self._relative(upper, self.band.lower(self.offsets(x))[0])
 
-    def improve(self, x: float, share: float = SPLIT) -> bool:
+    def improve(self, x: float, share: float = SPLIT, near: bool = False) -> bool:
         self.known.pop(x, None)
-        return self.band.improve(self.offsets(x), share)
+        return self.band.improve(self.offsets(x), share, near)
 
     def _relative(self, upper: float, lower: float) -> float:
         return (upper - lower) / self.band.cmdp.proof_scale(upper) if np.isfinite(upper) else np.inf
@@ -379,13 +379,19 @@ class Line:
             self.positions = self._thinned(float(self.positions[0]), float(self.positions[-1]))
 
     def visit(self, positions: Array, stop: Callable[[], bool]) -> None:
-        """Solve at both ends, then from the loosest to the tightest: each starts where the last one ended."""
+        """From the loosest to the tightest limit: each search starts where the last one ended.
+
+        The first time, a policy near each limit is enough; most limits are then met by mixtures of neighbours.
+        """
         self.positions = np.sort(positions)
-        ends = self.positions[[0, -1]] if positions.size > 1 else self.positions[:0]
-        for x in [*ends[::-1], *self.positions[::-1]]:
-            if stop():
-                break
-            self.improve(float(x), 1.0)
+        for near in (True, False):
+            for x in self.positions[::-1]:
+                if stop():
+                    return
+                self.improve(float(x), 1.0, near)
+        for x in self.positions:
+            self.band.seek_room(self.offsets(float(x)))
+        self.known.clear()
 
     def _lines(self) -> tuple[Array, Array]:
         """Intercepts and prices of all cuts along the line: the bound at x is intercept − price · x."""

@@ -164,6 +164,7 @@ class CMDP(WaysIn, WaysOut, Problem):
             objective_name=self.objective_name,
             initial=scaled.initial,
             available=None if scaled.pairs.is_full else scaled.pairs.sparse_mask,
+            action_axis=1,
             **settings,
         )
         return Lowering(model, scaled.sizes)

@@ -7,6 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from cmdpkit.certificates.certificate import Certificate
+from cmdpkit.certificates.rollouts import more_text
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -93,7 +94,7 @@ def simulation_report(result: Result) -> Group:
             verdict, more = proof.verdicts[i], proof.more_rollouts[i]
             colour = {"satisfied": "green", "violated": "red"}.get(verdict, "yellow")
             if verdict == "undecided":
-                verdict += f", {more:.2g} more rollouts decide" if more < 1e9 else ", too close to the limit"
+                verdict += f", {more_text(more)}"
             value, interval = f"{proof.constraint_values[i]:.4g}", f"{low:.4g} to {high:.4g}"
             table.add_row(name, limit, policy, value, interval, f"[{colour}]{verdict}[/]")
             name = limit = ""
