@@ -158,8 +158,8 @@ def a_league(runs, tol=1e-3):
 
 
 def test_reached_means_stays_there():
-    run = a_run("a", 0, [1e-4, 1e-2, 1e-4, 1e-5])
-    assert run.reached("iterations", 1e-3) == 3
+    run = a_run("a", 0, [1e-2, 1e-4, 1e-2, 1e-4, 1e-5])
+    assert run.reached("iterations", 1e-3) == 4
     assert run.reached("iterations", 1e-9) == np.inf
 
 
