@@ -179,8 +179,8 @@ def test_time_outs_and_disagreements_are_named():
 def test_verdicts_come_from_paired_differences():
     """b is slower than a on every seed, though the seeds differ more than the methods; c is not clearly slower."""
     runs = []
-    for seed, steps in enumerate((4, 16, 64, 256)):
-        for method, factor in (("a", 1.0), ("b", 1.25), ("c", (0.5, 1.0, 2.5, 2.5)[seed])):
+    for seed, steps in enumerate((100, 400, 1_600, 6_400)):
+        for method, factor in (("a", 1.0), ("b", 1.25), ("c", (0.8, 1.0, 1.3, 1.3)[seed])):
             count = int(steps * factor)
             runs.append(a_run(method, seed, [1.0] * (count - 1) + [1e-6]))
     verdicts = {s.method: s.verdict for s in a_league(runs).standings}
