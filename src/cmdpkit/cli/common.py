@@ -66,12 +66,16 @@ def find_model(
     name: str, parameters: tuple[str, ...] = (), limits: tuple[str, ...] = (), initial: str | None = None
 ) -> CMDP:
     """A model file, a table, or a built-in problem by name with parameters; with other limits and start if given."""
-    if Path(name).suffix.lower() == ".csv" and Path(name).is_file():
+    if is_table(name):
         cmdp = _from_table(name, parameters, limits)
     else:
         cmdp = _find_model(name, parameters)
         cmdp = _with_limits(cmdp, limits) if limits else cmdp
     return cmdp if initial is None else cmdp.started_in(_state(cmdp, initial))
+
+
+def is_table(name: str) -> bool:
+    return Path(name).suffix.lower() == ".csv" and Path(name).is_file()
 
 
 def _state(cmdp: CMDP, text: str) -> int:
