@@ -31,6 +31,9 @@ LIMIT = click.option(
 )
 INITIAL = click.option("--initial", metavar="STATE", help="Start in this state, given by its label or its number.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+FORMAT = click.option(
+    "--format", "formats", metavar="pdf,svg", help="Further formats of the figure: png, pdf, svg, separated by commas."
+)
 WITH_POLICY = click.option("--with-policy", is_flag=True, help="With --json: include the policy.")
 
 
@@ -179,15 +182,17 @@ def built_in(name: str, parameters: tuple[str, ...]) -> CMDP:
     return CATALOGUE[name](**settings)
 
 
-def setting(text: str) -> tuple[str, Any]:
-    """KEY=VALUE with a Python literal as the value."""
+def setting(text: str, flag: str = "--set") -> tuple[str, Any]:
+    """KEY=VALUE with a Python literal as the value; after `--set` nothing else, otherwise also a word."""
     from ast import literal_eval
 
     key, _, value = text.partition("=")
     try:
-        return key, literal_eval(value)
+        return key.strip(), literal_eval(value.strip())
     except (ValueError, SyntaxError, TypeError):
-        raise ValueError(f"--set {text!r} must be KEY=VALUE with a number, a tuple or a quoted text") from None
+        if flag != "--set" and value.strip().replace("-", "_").isidentifier():
+            return key.strip(), value.strip()
+        raise ValueError(f"{flag} {text!r} must be KEY=VALUE with a number, a tuple or a quoted text") from None
 
 
 def need(*packages: str) -> None:
@@ -217,3 +222,17 @@ def show(report: Any) -> None:
     console = Console(highlight=False)
     # On a narrow terminal lines may wrap, but no digit may be cut off.
     Console(highlight=False, width=max(console.width, 80)).print(report)
+
+
+def show_table(table: Any) -> None:
+    """Print a `cmdpkit.tables.Table` to stdout; long cells wrap inside their column."""
+    from rich.table import Table
+
+    from cmdpkit.tables import show as cell
+
+    shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in table.columns:
+        shown.add_column(name, overflow="fold")
+    for row in table:
+        shown.add_row(*map(cell, row))
+    show(shown)

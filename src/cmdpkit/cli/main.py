@@ -9,7 +9,7 @@ from importlib import metadata
 import click
 
 from cmdpkit import __version__
-from cmdpkit.cli import insight, reproducing, showing, solving, training
+from cmdpkit.cli import comparing, insight, looking, reproducing, showing, solving, training
 from cmdpkit.cli.common import BAD_INPUT, LIMIT_REACHED, HelpContext
 
 
@@ -54,6 +54,9 @@ for _command in (
     showing.show_file,
     insight.frontier,
     insight.diagnose,
+    comparing.compare,
+    looking.report,
+    looking.explore,
     reproducing.reproduce,
     training.train,
     training.evaluate,

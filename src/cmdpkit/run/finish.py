@@ -290,12 +290,12 @@ def with_exact_arithmetic(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budg
         certificate = exact_certificate(search.model, policy, search.multipliers, search.bound)
         if _merit(certificate, tol) < _merit(best.certificate, tol):
             status = Status.OPTIMAL if certificate.optimal(tol) else best.status
-            best = replace(best, policy=policy, certificate=certificate, status=status)
+            best = replace(best, policy=policy, certificate=certificate, status=status, note="")
         if best.status is Status.OPTIMAL:
             break
     if search.refuted is not None:
         certificate = refutation(cmdp, outcome.policy, *search.refuted)
-        return replace(outcome, status=Status.INFEASIBLE, certificate=certificate)
+        return replace(outcome, status=Status.INFEASIBLE, certificate=certificate, note="")
     return best
 
 
@@ -309,7 +309,7 @@ def _with_exact_average(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budget
     if _merit(certificate, tol) >= _merit(outcome.certificate, tol):
         return outcome
     status = Status.OPTIMAL if certificate.optimal(tol) else outcome.status
-    return replace(outcome, certificate=certificate, status=status)
+    return replace(outcome, certificate=certificate, status=status, note="")
 
 
 def _merit(certificate: Certificate, tol: float) -> tuple[bool, float]:
