@@ -398,7 +398,24 @@ def test_episodes_judge_limits(bounds):
     assert proof.intervals[0, 0] <= 3.0 <= proof.intervals[0, 1]
     assert proof.objective_interval[0] <= 3.0 <= proof.objective_interval[1]
     assert proof.assumption == (NORMAL if bounds is None else "")
-    assert verdicts[3.0].more_rollouts[0] > 0
+    assert verdicts[3.0].more_rollouts != [0]
+
+
+@pytest.mark.parametrize(("measure", "most"), [("episode", 10.0), ("discounted", 10.0), ("step", 1.0)])
+def test_intervals_on_episodes_stay_within_the_bounds(measure, most):
+    bounds = [(0.0, 1.0), (0.0, 1.0)]
+    proof = ck.certify_on_episodes(
+        Coin, coin_policy(0.3), [3.0], measure, episodes=3, steps=10, gamma=0.9, bounds=bounds
+    )
+    assert proof.objective_interval == pytest.approx((0.0, most), abs=1e-12)
+    assert proof.intervals[0] == pytest.approx((0.0, most), abs=1e-12)
+
+
+def test_the_report_of_a_run_names_the_call_that_certifies_it(tmp_path):
+    own = ck.train(Coin, limits=[3.0], iterations=1, out=tmp_path / "own", **SMALL)
+    assert "cmdpkit.certify_on_episodes(Coin, result.policy, result.limits) certifies" in " ".join(str(own).split())
+    named = ck.train(ACROBOT, limits=[5, 5], iterations=1, out=tmp_path / "named", **SMALL)
+    assert f"cmdpkit evaluate {tmp_path / 'named'} certifies" in " ".join(str(named).split())
 
 
 @pytest.mark.parametrize("bounds", [None, [(0.0, 1.0), (0.0, 1.0)]])

@@ -586,7 +586,7 @@ def test_vectorised_functions_of_whole_numbers():
 def test_states_are_numbered_as_they_are_found(width, spread):
     """By direct addresses or by a hash table, against a dict."""
     rng = np.random.default_rng(0)
-    numbering, index, found = Numbering(width, 10**6), {}, []
+    numbering, index = Numbering(width, 10**6), {}
     for step in range(12):
         high = {"box": 3, "both ways": step + 1, "extreme": 3}.get(spread, 3 if step < 6 else 3 * 10**5)
         high = 3 * 10**5 if spread == "far apart" else high
@@ -660,3 +660,60 @@ def test_outcomes_with_probability_zero_add_no_states(vectorised):
     model = ck.CMDP.from_function(many if vectorised else one, 2, actions=["go"], gamma=0.5, vectorised=vectorised)
     assert model.states == 3
     assert ck.solve(model).objective == pytest.approx(0.25 / (1 - 0.5))
+
+
+# -- mistakes that people make -----------------------------------------------------------------------------------------
+
+
+def other(**replaced):
+    return {**columns(), **replaced}
+
+
+def renamed(old, new):
+    return {new if name == old else name: column for name, column in columns().items()}
+
+
+MISTAKES = {
+    "column": (renamed("next_state", "Next State"), r"did you mean 'Next State'\? Then say columns=\{'next_state': "),
+    "short column": (renamed("probability", "prob"), r"did you mean 'prob'\? Then say columns="),
+    "foreign columns": ({"s": ["a"], "p": [1.0]}, r"the columns are 's', 'p'; columns=\{'probability': '...'\} says"),
+    "log": ({k: v for k, v in columns().items() if k != "probability"}, r"read by CMDP\.from_samples"),
+    "percent": (other(probability=[90, 10, 100, 100]), r"is 90.0 \(4 such entries\).*; divide percentages by 100"),
+    "percent sign": (other(probability=["90%", "10%", "1", "1"]), r"row 0: probability is '90%'.*0.9 for 90 %"),
+    "decimal comma": (other(probability=["0,9", "0,1", "1", "1"]), r"'0,9', .*; write decimal points"),
+    "typo": (other(next_state=["good", "baad", "good", "good"]), r"row 1: .* state 'baad' \(did you mean 'bad'\?\)"),
+    "space": (other(next_state=["good", "bad ", "good", "good"]), r"row 1: .* state 'bad ' \(did you mean 'bad'\?\)"),
+    "twice": (columns([*ROWS, ROWS[3]]), r"rows 3, 4: .* is listed more than once"),
+    "index": (pd.DataFrame(columns()).set_index("state"), r"no column 'state'; it is in the index .*reset_index\(\)"),
+    "rows": (pd.DataFrame(columns()).to_dict("records"), r"not list; pandas.DataFrame\(rows\) makes a frame"),
+    "two types": (
+        {"state": [1, 1, 2], "action": ["a", "b", "a"], "next_state": ["1", 2, 1], "probability": [1, 1, 1],
+         "reward": [1, 0, 0], "wear": [0, 0, 0]},
+        r"row 0: next_state is '1', and elsewhere 1: use the same type",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_common_mistakes_are_named_with_their_remedy(mistake):
+    table, message = MISTAKES[mistake]
+    with pytest.raises((ValueError, TypeError), match=message):
+        ck.CMDP.from_table(table, constraints=[WEAR], gamma=0.9)
+
+
+def test_files_that_are_no_comma_separated_tables(tmp_path):
+    (tmp_path / "semicolons.csv").write_text("state;action;next_state;probability;reward\na;b;a;1;1\n")
+    with pytest.raises(ValueError, match="separate the columns by commas"):
+        ck.CMDP.from_table(tmp_path / "semicolons.csv", gamma=0.9)
+    (tmp_path / "book.xlsx").write_bytes(b"PK\x03\x04")
+    with pytest.raises(ValueError, match=r"book.xlsx is not a CSV file.*pandas.read_excel"):
+        ck.CMDP.from_table(tmp_path / "book.xlsx", gamma=0.9)
+
+
+def test_outcomes_without_a_list_or_without_costs():
+    with pytest.raises(ValueError, match="must return a list of outcomes"):
+        ck.CMDP.from_function(lambda s, a: (1.0, s, 1.0), 0, actions=[0], gamma=0.9)
+    with pytest.raises(ValueError, match=r"the costs \('wear'\) are missing"):
+        ck.CMDP.from_function(lambda s, a: [(1.0, s, 1.0)], 0, actions=[0], gamma=0.9, constraints=[WEAR])
+    with pytest.raises(TypeError, match="constraints must be a list"):
+        from_table(columns(), constraints={"wear": 4.0})

@@ -18,7 +18,7 @@ import numpy as np
 
 from cmdpkit.certificates.certificate import finite
 from cmdpkit.checks import Array, check_count, check_nonnegative, check_number
-from cmdpkit.evaluation.patience import Stopped, until
+from cmdpkit.evaluation.patience import Stopped, cancelled, until
 from cmdpkit.exact.band import Band, Upper
 from cmdpkit.files import PathLike, write_whole
 from cmdpkit.model import CMDP, check_model
@@ -120,11 +120,14 @@ class Frontier(Shown):
 
         return plain(frontier_table(self))
 
-    def plot(self, path: PathLike) -> None:
-        """Draw the certified band and the shadow price to an image file (.png, .pdf, .svg). Needs matplotlib."""
+    def plot(self, path: PathLike, formats: Sequence[str] = ()) -> None:
+        """Draw the certified band and the shadow price to an image file (.png, .pdf, .svg), and to further formats.
+
+        Needs matplotlib.
+        """
         from cmdpkit.insight.plots import plot_frontier
 
-        plot_frontier(self, path)
+        plot_frontier(self, path, formats)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -187,11 +190,11 @@ class Surface(Shown):
 
         return plain(surface_table(self))
 
-    def plot(self, path: PathLike) -> None:
-        """Draw the surface as a map with contours to an image file. Needs matplotlib."""
+    def plot(self, path: PathLike, formats: Sequence[str] = ()) -> None:
+        """Draw the surface as a map with contours to an image file, and to further formats. Needs matplotlib."""
         from cmdpkit.insight.plots import plot_surface
 
-        plot_surface(self, path)
+        plot_surface(self, path, formats)
 
 
 def frontier(
@@ -242,7 +245,7 @@ def frontier(
     started = time.perf_counter()
 
     def stop() -> bool:
-        return time_limit is not None and time.perf_counter() - started >= time_limit
+        return cancelled() or (time_limit is not None and time.perf_counter() - started >= time_limit)
 
     band = Band(inner, tol, axes, stop)
     make: Callable[..., Any] = _surface if len(axes) == 2 else _curve

@@ -74,7 +74,7 @@ def explore(
                     if names:
                         numbers += _costs_of(outcome[3], names)
                 except (TypeError, ValueError, IndexError, KeyError) as error:
-                    raise _bad_outcome(state, action, outcome) from error
+                    raise _bad_outcome(state, action, outcome, _what_is_wrong(outcome, names)) from error
                 if n is None:
                     n = index[next_state] = len(found)
                     found.append(next_state)
@@ -121,6 +121,12 @@ def _costs_of(costs: Any, names: Sequence[str]) -> Any:
     if len(costs) != len(names):
         raise ValueError(f"{len(costs)} costs, but the limits refer to {len(names)}")
     return costs
+
+
+def _what_is_wrong(outcome: Any, names: Sequence[str]) -> str:
+    if not isinstance(outcome, (tuple, list)):
+        return "the function must return a list of outcomes, which are tuples"
+    return f"the costs ({', '.join(map(repr, names))}) are missing" if names and len(outcome) == 3 else ""
 
 
 def _bad_outcome(state: Any, action: Any, outcome: Any, problem: str = "") -> ValueError:

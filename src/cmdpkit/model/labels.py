@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from cmdpkit.model.listing import IntArray, suggestion
+from cmdpkit.model.pairs import Distinct
 from cmdpkit.model.reading import Table, plain_column
 
 LONG_COLUMN = 100_000
@@ -34,18 +35,33 @@ def encode(
         name, row = names[at // table.rows], np.array([at % table.rows])
         raise ValueError(f"{table.where(row)}{name} is {problem}")
 
-    order = tuple(labels) if given is None else tuple(given)
-    index = {label: code for code, label in enumerate(order)}
-    if len(index) != len(order):
-        raise ValueError(f"the labels given for the column {names[0]} must differ, but some are listed twice")
     for code, label in enumerate(labels):
         if label is None or label == "" or label != label:
             refuse(code, "missing; every row needs a state, an action and a next state")
-        if label not in index:
-            refuse(code, f"{label!r}, which is not a given label; {suggestion(label, order, 'given labels')}")
-    if given is not None:
+    if table.first_line is None and len(set(map(type, labels))) > 1:
+        _refuse_lookalikes(labels, refuse)
+    if given is None:
+        order = Distinct(labels) if table.first_line is not None else tuple(labels)
+    else:
+        order = tuple(given)
+        index = {label: code for code, label in enumerate(order)}
+        if len(index) != len(order):
+            raise ValueError(f"the labels given for the column {names[0]} must differ, but some are listed twice")
+        for code, label in enumerate(labels):
+            if label not in index:
+                refuse(code, f"{label!r}, which is not a given label; {suggestion(label, order, 'given labels')}")
         codes = np.array([index[label] for label in labels], dtype=np.int64)[codes]
-    return np.split(codes, len(names)), None if order == tuple(range(len(order))) else order, len(order)
+    plain = order[0] == 0 and order == tuple(range(len(order)))
+    return np.split(codes, len(names)), None if plain else order, len(order)
+
+
+def _refuse_lookalikes(labels: list[Hashable], refuse: Callable[[int, str], None]) -> None:
+    """Labels such as 1 and "1", which would be two states."""
+    shown: dict[str, Hashable] = {}
+    for code, label in enumerate(labels):
+        other = shown.setdefault(str(label), label)
+        if type(other) is not type(label):
+            refuse(code, f"{label!r}, and elsewhere {other!r}: use the same type everywhere")
 
 
 def _is_integer(column: Any) -> bool:
@@ -79,10 +95,13 @@ def _encode_integers(columns: Sequence[Any]) -> tuple[list[IntArray], tuple[Hash
 def _factorised(column: Any) -> tuple[IntArray, list[Hashable]]:
     """Codes of a column of objects, and its labels in the order in which they first appear."""
     if column.size > LONG_COLUMN and "pandas" in sys.modules:
-        codes, found = sys.modules["pandas"].factorize(column)
+        # Rows of the same state follow one another in most tables: only the first of them is looked up.
+        changes = np.append(True, column[1:] != column[:-1]).astype(bool)
+        runs = np.cumsum(changes, dtype=np.int64) - 1
+        codes, found = sys.modules["pandas"].factorize(column[changes])
         missing = codes < 0
         codes = np.where(missing, found.size, codes) if missing.any() else codes
-        return codes.astype(np.int64, copy=False), [*found.tolist(), *([None] if missing.any() else [])]
+        return codes.astype(np.int64, copy=False)[runs], [*found.tolist(), *([None] if missing.any() else [])]
     index: dict[Hashable, int] = {}
     try:
         numbered = [index.setdefault(label, len(index)) for label in column.tolist()]

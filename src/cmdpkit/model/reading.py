@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import importlib.util
 import os
 import re
@@ -30,6 +31,7 @@ class Table:
 
     def __init__(self, columns: Mapping[str, Any], title: str = "", first_line: int | None = None) -> None:
         self.columns = columns
+        self.index: list[str] = []  # names of columns that a frame has as its index, where they are not found
         self.title = title
         self.first_line = first_line
 
@@ -49,8 +51,25 @@ class Table:
     def column(self, name: str) -> Any:
         if name not in self.columns:
             place = f"{self.title} has" if self.title else "the table has"
-            raise ValueError(f"{place} no column {name!r}; {suggestion(name, list(self.columns), 'columns')}")
+            raise ValueError(f"{place} no column {name!r}; {self._advice(name)}")
         return self.columns[name]
+
+    def _advice(self, name: str) -> str:
+        """What to do about a missing column."""
+        known = list(self.columns)
+        if name in self.index:
+            return "it is in the index of the frame: pass frame.reset_index()"
+        if len(known) == 1 and known[0].count(";") + known[0].count("\t") > 1:
+            return f"the header is {known[0]!r}: separate the columns by commas"
+        hint = suggestion(name, known, "columns")
+        if name not in (*KEYS, "probability"):
+            return hint
+        close = difflib.get_close_matches(name, set(known) - {*KEYS, "probability"}, n=1, cutoff=0.5)
+        if close:
+            return f"did you mean {close[0]!r}? Then say columns={{{name!r}: {close[0]!r}}}"
+        if name == "probability" and set(KEYS) <= set(known):
+            return f"{hint}; logged transitions, which have no probabilities, are read by CMDP.from_samples"
+        return f"{hint}; columns={{{name!r}: '...'}} says what it is called"
 
     def numbers(self, name: str) -> Array:
         """A column of numbers. NaN is left for the checks that can name the state and the action."""
@@ -63,7 +82,7 @@ class Table:
                 numbers[row] = np.nan if entry is None else float(entry)
             except (TypeError, ValueError):
                 place = self.where(np.array([row]))
-                raise ValueError(f"{place}{name} is {entry!r}, which is not a number") from None
+                raise ValueError(f"{place}{name} is {entry!r}, which is not a number{_written(entry)}") from None
         return numbers
 
 
@@ -79,9 +98,11 @@ def read_table(source: Any, columns: Mapping[str, str] | None = None) -> Table:
         if twice:
             raise ValueError(f"the table has more than one column {twice[0]!r}; rename or remove one of them")
         table = Table({str(name): source[name] for name in source.columns})
+        table.index = [str(name) for name in getattr(getattr(source, "index", None), "names", [])]
     else:
+        rows = "; pandas.DataFrame(rows) makes a frame of a list of rows" if isinstance(source, (list, tuple)) else ""
         raise TypeError(
-            f"a table is a path, a pandas or polars frame, or a dict of columns, not {type(source).__name__}"
+            f"a table is a path, a pandas or polars frame, or a dict of columns, not {type(source).__name__}{rows}"
         )
     if not table.columns:
         raise ValueError("the table has no columns")
@@ -94,6 +115,14 @@ def read_table(source: Any, columns: Mapping[str, str] | None = None) -> Table:
     if len(set(lengths.values())) > 1:
         raise ValueError(f"the columns of a table have the same length; these have {lengths}")
     return table
+
+
+def _written(entry: Any) -> str:
+    """How a number should have been written, where that can be told."""
+    text = str(entry).strip()
+    if _is_number(text.removesuffix("%")):
+        return "; write percentages as fractions, 0.9 for 90 %"
+    return "; write decimal points, not commas" if _is_number(text.replace(",", ".", 1)) else ""
 
 
 def plain_column(column: Any) -> Any:
@@ -116,6 +145,11 @@ def _read_csv(path: PathLike) -> Table:
     """Entries of the label columns are whole numbers if all of a column are, otherwise text as it stands."""
     if not Path(path).exists():
         raise FileNotFoundError(f"no such file: {path}")
+    if Path(path).suffix.lower() in (".xlsx", ".xls", ".ods", ".parquet", ".feather", ".npz"):
+        raise ValueError(
+            f"{path} is not a CSV file, judging by its name; read it into a frame, as by pandas.read_excel or "
+            "pandas.read_parquet, and pass that"
+        )
     large = Path(path).stat().st_size > SMALL_FILE and importlib.util.find_spec("pandas") is not None
     columns = _large_csv(path) if large else _small_csv(path)
     return Table(columns, Path(path).name, first_line=2)

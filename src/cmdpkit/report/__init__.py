@@ -2,7 +2,14 @@
 
 from cmdpkit.report.insight import diagnosis_report, diagnosis_table, frontier_report, frontier_table, surface_table
 from cmdpkit.report.progress import progress_watcher, tracker, training_display
-from cmdpkit.report.results import certificate_report, comparison_table, plain, result_report, result_text
+from cmdpkit.report.results import (
+    certificate_report,
+    comparison_table,
+    long_run_differences,
+    plain,
+    result_report,
+    result_text,
+)
 from cmdpkit.report.training import episodes_report, training_report, training_text
 
 __all__ = [
@@ -13,6 +20,7 @@ __all__ = [
     "episodes_report",
     "frontier_report",
     "frontier_table",
+    "long_run_differences",
     "plain",
     "progress_watcher",
     "result_report",

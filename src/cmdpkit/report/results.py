@@ -7,6 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from cmdpkit.certificates.certificate import Certificate
+from cmdpkit.certificates.rollouts import more_text
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -41,7 +42,15 @@ LONG_RUN_STATES = 2_000
 
 
 def _long_run(result: Result) -> list[str]:
-    """What the policy does in the long run, where that differs from a limit per step, which weighs early steps more."""
+    lines = [
+        f"{name}: {average:.6g} per step in the long run; the limit counts early steps more"
+        for name, average in long_run_differences(result)
+    ]
+    return [*lines, "(a model with average=True limits the long-run average itself)"] if lines else []
+
+
+def long_run_differences(result: Result) -> list[tuple[str, float]]:
+    """(name, long-run average) where that differs from what a limit per step bounds, which weighs early steps more."""
     from cmdpkit.evaluation.average import long_run_averages
     from cmdpkit.model import CMDP
 
@@ -52,12 +61,11 @@ def _long_run(result: Result) -> list[str]:
         return []
     averages = long_run_averages(cmdp, result.policy)[1]
     rows = zip(cmdp.constraints, proof.constraint_values, averages, strict=True)
-    lines = [
-        f"{c.name}: {average:.6g} per step in the long run; the limit counts early steps more"
+    return [
+        (str(c.name), float(average))
         for c, value, average in rows
         if c.per_step and abs(average - value) > 1e-6 * max(1.0, abs(value))
     ]
-    return [*lines, "(a model with average=True limits the long-run average itself)"] if lines else []
 
 
 def simulation_report(result: Result) -> Group:
@@ -86,7 +94,7 @@ def simulation_report(result: Result) -> Group:
             verdict, more = proof.verdicts[i], proof.more_rollouts[i]
             colour = {"satisfied": "green", "violated": "red"}.get(verdict, "yellow")
             if verdict == "undecided":
-                verdict += f", {more:.2g} more rollouts decide" if more < 1e9 else ", too close to the limit"
+                verdict += f", {more_text(more)}"
             value, interval = f"{proof.constraint_values[i]:.4g}", f"{low:.4g} to {high:.4g}"
             table.add_row(name, limit, policy, value, interval, f"[{colour}]{verdict}[/]")
             name = limit = ""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cmdpkit.certificates.rollouts import more_text
 from cmdpkit.report.results import plain
 
 if TYPE_CHECKING:
@@ -36,8 +39,19 @@ def training_report(result: TrainingResult) -> Group:
     speed = f" ({result.steps / result.time:,.0f} steps per second)" if result.time > 0 else ""
     notes = [f"method {result.method}, {size}{speed}", f"policy steps: {trouble}"]
     if result.folder is not None:
-        notes.append(f"the run is in {result.folder}; cmdpkit evaluate {result.folder} certifies its policy")
+        notes.append(f"the run is in {result.folder}; {_certified_by(result.folder)} certifies its policy")
     return Group(facts, "", *(Text(note, style="dim") for note in notes))
+
+
+def _certified_by(folder: str) -> str:
+    """The call that certifies the policy of a run: a program that has the environment, or the command line."""
+    try:
+        env = str(json.loads((Path(folder) / "run.json").read_text())["env"])
+    except (OSError, ValueError, KeyError):
+        env = ""
+    if env.startswith("python: "):
+        return f"cmdpkit.certify_on_episodes({env.rpartition('.')[2]}, result.policy, result.limits)"
+    return f"cmdpkit evaluate {folder}"
 
 
 def training_text(result: TrainingResult) -> str:
@@ -61,7 +75,7 @@ def episodes_report(certificate: SimulationCertificate, limits: Sequence[float])
         verdict, more = certificate.verdicts[i], certificate.more_rollouts[i]
         colour = {"satisfied": "green", "violated": "red"}.get(verdict, "yellow")
         if verdict == "undecided":
-            verdict += f", {more:.2g} more episodes decide" if more < 1e9 else ", too close to the limit"
+            verdict += f", {more_text(more, 'episodes')}"
         value = f"{certificate.constraint_values[i]:.5g}"
         table.add_row(f"cost {i + 1}", value, f"{low:.5g} to {high:.5g}", f"<= {limit:.6g}", f"[{colour}]{verdict}[/]")
     note = f"{certificate.rollouts:,} fresh episodes of at most {certificate.horizon} steps"
