@@ -68,8 +68,8 @@ class Judge:
         self.model = exact_model(cmdp)
         self.sides = [1 if hasattr(c, "sign") else 2 for c in cmdp.constraints]  # rows of every limit
         self.several = cmdp.criterion == "average" and not self.model.is_connected()
-        # Rows that do not sum to one make averages less exact, which `accuracy` says
-        self.digits = DIGITS if cmdp.criterion != "average" else DIGITS + 1000 * self.model.slack
+        # `accuracy` says how exact averages are: less where rows do not sum to one, or parts are hardly ever left
+        self.digits = DIGITS if cmdp.criterion != "average" else DIGITS + self.model.condition()
         self.feasible: tuple[str, list[Fraction]] | None = None  # a policy that meets every limit exactly
 
     def result(self, result: Any, tol: float, label: str) -> list[Finding]:

@@ -15,7 +15,8 @@ from cmdpkit.certificates.checker import certificate_of, exact_certificate, refu
 from cmdpkit.certificates.prover import best_bound
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.patience import Stopped, until
-from cmdpkit.evaluation.rational import RationalModel, below, is_small
+from cmdpkit.evaluation.rational import is_small
+from cmdpkit.evaluation.rational_averages import RationalAverages
 from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.conflict import Conflict, minimal_conflict, relaxation, rounded_outwards
@@ -300,12 +301,12 @@ def with_exact_arithmetic(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budg
 
 
 def _with_exact_average(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budget) -> Outcome:
-    """The bound of the same multipliers: where a part of the model is hardly ever left, Th − h is all rounding."""
+    """The same policy and multipliers: where a part of the model is hardly ever left, Th − h is all rounding."""
     if outcome.certificate.infeasibility is not None:
         return outcome
     prices = cmdp.row_prices(outcome.certificate.multipliers)
-    bound = below(RationalModel(cmdp).least_average([1.0, *prices], budget.exhausted))
-    certificate = certificate_of(cmdp, outcome.policy, prices, bound)
+    model = RationalAverages(cmdp)
+    certificate = exact_certificate(model, outcome.policy, prices, model.bound([1.0, *prices], budget.exhausted))
     if _merit(certificate, tol) >= _merit(outcome.certificate, tol):
         return outcome
     status = Status.OPTIMAL if certificate.optimal(tol) else outcome.status
