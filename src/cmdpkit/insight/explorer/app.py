@@ -17,9 +17,8 @@ from cmdpkit.insight.explorer.guard import guard
 from cmdpkit.insight.figures import frontier_figure
 from cmdpkit.insight.report.solved import frontier_words
 from cmdpkit.insight.report.write import write_report
-from cmdpkit.insight.words import problem_words
+from cmdpkit.insight.words import is_proved, problem_words
 from cmdpkit.run.result import Result
-from cmdpkit.run.status import Status
 
 LIVE = 400
 """Up to so many states the page answers while a slider is dragged, else when it is let go."""
@@ -213,7 +212,7 @@ class Explorer:
             return no_update, str(error)
         if not found.feasible.any():
             return no_update, "No value of this limit can be met, because the others cannot."
-        objective = result.objective if result.status is Status.OPTIMAL else float("nan")
+        objective = result.objective if is_proved(result) else float("nan")
         figure = frontier_figure(found, (float(cmdp.limits[axis]), objective))
         return figure, frontier_words(found)
 
