@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import urllib.request
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ PORT = 8123
 
 @pytest.fixture(scope="module")
 def explorer():
-    return Explorer(Desk(ck.problems.paper(), "paper"), "paper", "", "paper", 5.0, PORT)
+    return Explorer(Desk(ck.problems.paper(), "paper"), "paper", "", ["paper"], 5.0, PORT)
 
 
 @pytest.fixture
@@ -170,6 +171,25 @@ def test_both_ends_of_between_have_a_dial():
     assert [c.bound for c in moved.constraints] == [[2.2, 2.9], 2.6]
     with pytest.raises(ValueError, match="use"):
         desk.model((2.9, 2.2, 2.6))
+
+
+def test_the_command_of_a_setting_leads_back_to_it(tmp_path):
+    table = "state,action,next_state,probability,reward,wear\na,x,b,1,1,1\na,y,a,1,0,0\nb,x,a,1,0,0\n"
+    path = tmp_path / "table.csv"
+    path.write_text(table)
+    from cmdpkit.cli.common import find_model
+
+    cmdp = find_model(str(path), ("gamma=0.9",), ("wear<=2",))
+    words = Desk(cmdp).command((1.5,), [str(path), "--set", "gamma=0.9"])
+    assert words[-4:] == ["--set", "gamma=0.9", "--limit", "wear<=1.5"]
+    assert find_model(str(path), (words[-3],), (words[-1],)).limits.tolist() == [1.5]
+    given = {"capacity": 3}
+    desk = Desk(ck.problems.two_queues(**given), "two_queues", given)
+    words = desk.command((0.9, 0.8, 4.0, *desk.start[3:]), ["two_queues"])
+    sets = [word for flag, word in pairwise(words) if flag == "--set"]
+    limits = [word for flag, word in pairwise(words) if flag == "--limit"]
+    again = find_model("two_queues", tuple(sets), tuple(limits))
+    assert (again.states, again.limits.tolist()) == (25, [0.9, 0.8])
 
 
 def test_a_model_without_anything_to_move_is_refused():
