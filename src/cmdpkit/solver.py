@@ -25,7 +25,14 @@ from cmdpkit.run.budget import Budget, Callback
 from cmdpkit.run.checkpoint import Checkpoint
 from cmdpkit.run.choice import Choice, choose, takes_multipliers
 from cmdpkit.run.deterministic import refuse_large, solve_deterministic
-from cmdpkit.run.finish import solve_by_columns, solve_by_lp, with_classes, with_least_violation, with_others_behind
+from cmdpkit.run.finish import (
+    solve_by_columns,
+    solve_by_lp,
+    with_classes,
+    with_columns_behind,
+    with_least_violation,
+    with_others_behind,
+)
 from cmdpkit.run.first_order import run_first_order, with_start
 from cmdpkit.run.judged import judged
 from cmdpkit.run.outcome import Outcome
@@ -162,6 +169,7 @@ def solve(
     if choice is None and (checkpoint is not None or resume is not None):
         raise ValueError(f"method {method!r} keeps no checkpoint; only first-order methods do")
     name = method if isinstance(method, str) else choice.name if choice else ""
+    to_the_end = max_iterations is None and tol > 0.0 and choice is not None and choice.method.steps == "growing"
     if max_iterations is None and choice is not None:
         max_iterations = GROWING_ITERATIONS if choice.method.steps == "growing" else FIRST_ORDER_ITERATIONS
     store = _store(model, name, choice, checkpoint, resume, tol, max_iterations)
@@ -173,10 +181,11 @@ def solve(
             elif model.is_extreme:
                 _refuse_units(model, choice, xi)
                 plain = None if begin is None else begin.without_units()
-                solver = partial(_run, method=name, choice=choice, xi=xi, tol=tol, store=store, start=plain)
+                given = {"method": name, "choice": choice, "xi": xi, "tol": tol, "store": store, "start": plain}
+                solver = partial(_run, **given, to_the_end=to_the_end)
                 outcome = run_balanced(model, solver, allowed, tol)
             else:
-                outcome = _run(model, allowed, name, choice, xi, tol, store, begin)
+                outcome = _run(model, allowed, name, choice, xi, tol, store, begin, to_the_end)
             if outcome.certificate.infeasibility is not None:
                 outcome = with_least_violation(model, outcome, allowed)
     return _result(model, name, with_classes(model, outcome), allowed.elapsed)
@@ -298,11 +307,13 @@ def _run(
     tol: float,
     store: Checkpoint | None,
     start: Start | None,
+    to_the_end: bool,
 ) -> Outcome:
     if choice is not None:
         if method == ZERO:
             return run_zero(cmdp, choice, xi, budget, tol)
-        return run_first_order(cmdp, choice, budget, tol, store=store)
+        outcome = run_first_order(cmdp, choice, budget, tol, store=store)
+        return with_columns_behind(cmdp, outcome, tol, budget) if to_the_end else outcome
     if method == "lp":
         return solve_by_lp(cmdp, tol, budget, start)
     outcome = solve_by_columns(cmdp, method, tol, budget, start)
