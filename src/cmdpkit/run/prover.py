@@ -47,7 +47,7 @@ class Prover:
         self.next_check = 10
         self.next_refutation = 20
         self.bound = -np.inf  # the largest G(λ) so far
-        self.asked: list[tuple[float, Array]] = []  # G(λ) and λ, of all that were asked since the start or a restart
+        self.asked: list[tuple[float, Array]] = []  # G(λ) and λ, of all that were asked
         self.closest: tuple[float, Array] | None = None  # smallest distance that a rule has told, and its multipliers
         self.average: list[Array] = []  # the rule's own mean of its multipliers, if it keeps one
         self.multipliers = np.zeros(cmdp.num_rows)
@@ -162,9 +162,11 @@ class Prover:
     def state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"next_check": self.next_check, "next_refutation": self.next_refutation}
         state |= {"bound": self.bound, "multipliers": self.multipliers}
+        state |= {"asked": np.array([[bound, *lam] for bound, lam in self.asked]).reshape(-1, 1 + self.cmdp.num_rows)}
         return state if self.closest is None else state | {"distance": self.closest[0], "closest": self.closest[1]}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.next_check, self.next_refutation = int(state["next_check"]), int(state["next_refutation"])
         self.bound, self.multipliers = float(state["bound"]), np.asarray(state["multipliers"])
+        self.asked = [(float(row[0]), np.asarray(row[1:])) for row in state["asked"]]
         self.closest = (float(state["distance"]), np.asarray(state["closest"])) if "distance" in state else None
