@@ -84,7 +84,8 @@ def solve(
         tol: relative gap |objective − bound| / max(1, |objective|), and violation of each limit relative to
             max(1, |limit|). With 0.0 a first-order method runs for exactly `max_iterations` macro steps.
         max_iterations: macro steps of a first-order method (default 10,000; 300 with growing steps or samples), or
-            oracle calls of "auto" and "columns".
+            oracle calls of "auto" and "columns". Where 300 growing steps by default prove nothing, "columns" continues
+            from there; where so many were asked for, the best policy so far is returned.
         time_limit: seconds.
         seed: seed of all random numbers; exact methods use none.
         progress: show a progress bar.
