@@ -190,8 +190,9 @@ def solve(
                 _refuse_units(model, choice, xi)
                 LOG.info("costs are of extreme size (%.3g): solved in other units", model.cost_sizes.max())
                 plain = None if begin is None else begin.without_units()
-                given = {"method": name, "choice": choice, "xi": xi, "tol": tol, "store": store, "start": plain}
-                solver = partial(_run, **given, to_the_end=to_the_end)
+                solver = partial(
+                    _run, method=name, choice=choice, xi=xi, tol=tol, store=store, start=plain, to_the_end=to_the_end
+                )
                 outcome = run_balanced(model, solver, allowed, tol)
             else:
                 outcome = _run(model, allowed, name, choice, xi, tol, store, begin, to_the_end)
