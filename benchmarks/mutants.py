@@ -288,9 +288,13 @@ MUTANTS: list[Mutant] = [
         ("math.ceil(sign * value / unit)", "math.floor(sign * value / unit)", "printed limits are too tight"),
     ),
     *of(
-        "insight/frontier.py",
+        "insight/curves.py",
         "frontier",
         ("(-upper, -lower) if cmdp.maximise", "(-lower, -upper) if cmdp.maximise", "bounds of a reward are swapped"),
+    ),
+    *of(
+        "insight/line.py",
+        "frontier",
         ("values[k] - values[flatter]", "values[flatter] - values[k]", "kinks at the wrong limits"),
         ("share * (xs[j + step] - xs[j])", "0.0 * (xs[j + step] - xs[j])", "ranges of prices end at points"),
         ("prices[at_x >= at_x.max() - slack].min()", "prices[at_x >= at_x.max() - slack].max()", "the tighter price"),

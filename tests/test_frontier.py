@@ -9,7 +9,7 @@ import pytest
 import cmdpkit as ck
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.errors import sum_errors
-from cmdpkit.insight.frontier import _envelope, _sublevel
+from cmdpkit.insight.line import envelope, sublevel
 from models import lp_optimum, random_model, two_state
 
 LP = 2e-8
@@ -220,17 +220,17 @@ def test_a_moved_search_keeps_columns_and_bounds():
 def test_the_envelope_of_lines():
     """2 − 2x, 1.5 − x and 0.5: kinks at 0.5 and 1; a line below all of them is not used."""
     values, prices = np.array([2.0, 0.0, 0.5, 1.5]), np.array([2.0, 1.5, 0.0, 1.0])
-    kinks, lines = _envelope(values, prices, 0.0, 3.0)
+    kinks, lines = envelope(values, prices, 0.0, 3.0)
     np.testing.assert_allclose(kinks, [0.0, 0.5, 1.0, 3.0])
     assert lines == [0, 3, 2]
-    assert _envelope(values, prices, 2.0, 2.0)[0] == [2.0]
+    assert envelope(values, prices, 2.0, 2.0)[0] == [2.0]
 
 
 def test_where_interpolated_values_are_negative():
     xs = np.array([0.0, 1.0, 2.0, 3.0])
-    assert _sublevel(xs, np.array([1.0, -1.0, -1.0, 3.0])) == pytest.approx((0.5, 2.25))
-    assert _sublevel(xs, np.array([-1.0, -1.0, -1.0, -3.0])) == (0.0, 3.0)
-    assert _sublevel(xs, np.array([1.0, 2.0, 3.0, 4.0])) == (0.0, 0.0)
+    assert sublevel(xs, np.array([1.0, -1.0, -1.0, 3.0])) == pytest.approx((0.5, 2.25))
+    assert sublevel(xs, np.array([-1.0, -1.0, -1.0, -3.0])) == (0.0, 3.0)
+    assert sublevel(xs, np.array([1.0, 2.0, 3.0, 4.0])) == (0.0, 0.0)
 
 
 def test_tables_files_and_plots(tmp_path):

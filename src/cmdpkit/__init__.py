@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from cmdpkit.evaluation import evaluate as evaluate
     from cmdpkit.evaluation.average import long_run_averages as long_run_averages
     from cmdpkit.exact.slater import slater_margin as slater_margin
+    from cmdpkit.insight.curves import Frontier as Frontier
+    from cmdpkit.insight.curves import Surface as Surface
     from cmdpkit.insight.diagnose import Diagnosis as Diagnosis
     from cmdpkit.insight.diagnose import diagnose as diagnose
-    from cmdpkit.insight.frontier import Frontier as Frontier
-    from cmdpkit.insight.frontier import Surface as Surface
     from cmdpkit.insight.frontier import frontier as frontier
     from cmdpkit.learners.neural.policy import NeuralPolicy as NeuralPolicy
     from cmdpkit.model import CMDP as CMDP
@@ -77,7 +77,7 @@ _HOME = {
     "Certificate": "certificates.certificate",
     "Diagnosis": "insight.diagnose",
     "Evaluation": "evaluation",
-    "Frontier": "insight.frontier",
+    "Frontier": "insight.curves",
     "History": "run.history",
     "MixturePolicy": "policy",
     "NeuralPolicy": "learners.neural.policy",
@@ -85,7 +85,7 @@ _HOME = {
     "Sampling": "settings",
     "StagedPolicy": "policy",
     "Status": "run.status",
-    "Surface": "insight.frontier",
+    "Surface": "insight.curves",
     "TabularPolicy": "policy",
     "TrainingFailed": "run.result",
     "TrainingResult": "run.result",

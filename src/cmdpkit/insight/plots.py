@@ -9,7 +9,7 @@ import numpy as np
 from cmdpkit.files import PathLike, check_folder
 
 if TYPE_CHECKING:
-    from cmdpkit.insight.frontier import Frontier, Surface
+    from cmdpkit.insight.curves import Frontier, Surface
 
 MISSING = "plots need matplotlib: pip install 'cmdpkit[plot]'"
 
