@@ -303,7 +303,7 @@ MUTANTS: list[Mutant] = [
         "insight/diagnose.py",
         "diagnose",
         ("limit=c.limit / float(unit)", "limit=c.limit", "units change the values and not the limits"),
-        ("sizes[cmdp.names.index(name)] = size", "sizes[0] = size", "units of the wrong limit"),
+        ("sizes[meant] = size", "sizes[0] = size", "units of the wrong limit"),
     ),
     *of(
         "exact/memory.py",

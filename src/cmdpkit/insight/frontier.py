@@ -48,9 +48,9 @@ def frontier(
         4.525
     """
     check_model(cmdp)
-    cmdp = cmdp.one_sided
+    stated, cmdp = cmdp, cmdp.one_sided
     names = (limit,) if isinstance(limit, str) else tuple(limit)
-    axes = _axes(cmdp, names)
+    axes = _axes(stated, names)
     check_nonnegative(tol, "tol")
     if tol == 0.0:
         raise ValueError("tol must be positive: the bounds meet only up to rounding")
@@ -58,8 +58,7 @@ def frontier(
     if time_limit is not None:
         check_nonnegative(time_limit, "time_limit")
     inner = cmdp if cmdp.lowering is None else cmdp.lowering.model
-    if inner.is_extreme:
-        raise ValueError("the costs are too large or too small for a frontier; state the model in other units")
+    inner.refuse_extremes("a frontier")
     wanted = _values(limits, names)
     started = time.perf_counter()
 
@@ -72,13 +71,22 @@ def frontier(
 
 
 def _axes(cmdp: CMDP, names: Sequence[Any]) -> list[int]:
+    """The rows that vary, by their names as constraints of one side."""
     if len(names) not in (1, 2) or len(set(names)) < len(names):
         raise ValueError(f"a frontier is over one limit or two different ones, not {names!r}")
-    unknown = [name for name in names if name not in cmdp.names]
-    if unknown:
-        known = ", ".join(map(repr, cmdp.names)) or "none"
-        raise ValueError(f"there is no constraint {unknown[0]!r}; the model has {known}")
-    return [cmdp.names.index(name) for name in names]
+    sides = cmdp.one_sided.names
+    for name in names:
+        if name in sides:
+            continue
+        if name in cmdp.names:
+            kind = type(cmdp.constraints[cmdp.names.index(name)]).__name__
+            raise ValueError(
+                f"{name!r} is {kind} and has two ends, which vary apart: say which one, "
+                f"'{name} <=' (at most) or '{name} >=' (at least)"
+            )
+        known = ", ".join(map(repr, sides)) or "none"
+        raise ValueError(f"there is no constraint {name!r}; the model has {known}")
+    return [sides.index(name) for name in names]
 
 
 def _values(limits: Any, names: Sequence[str]) -> list[Array] | None:

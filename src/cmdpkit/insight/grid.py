@@ -28,7 +28,7 @@ def surface(
                     if not stop():
                         band.improve(offsets, 1.0, near)
             for offsets in _grid(cmdp, axes, values):
-                band.seek_room(offsets)
+                band.step_inside(offsets)
     except Stopped:
         pass
     return _surface_result(cmdp, band, axes, values, time.perf_counter() - started)

@@ -133,7 +133,7 @@ class Line:
                     return
                 self.improve(float(x), 1.0, near)
         for x in self.positions:
-            self.band.seek_room(self.offsets(float(x)))
+            self.band.step_inside(self.offsets(float(x)))
         self.known.clear()
 
     def _lines(self) -> tuple[Array, Array]:
@@ -223,8 +223,10 @@ class Line:
         ranges = np.full((prices.size, 2), np.nan)
         if not feasible.any():
             return ranges
-        xs = self.positions[feasible]
+        kinks = self._kinks(*self.positions[feasible][[0, -1]])
+        xs = np.union1d(self.positions[feasible], kinks)
         uppers = np.array([self.upper(float(x)).value for x in xs])
+        xs, uppers = xs[np.isfinite(uppers)], uppers[np.isfinite(uppers)]
         room = self.band.tol * np.array([self.band.cmdp.proof_scale(u) for u in uppers])
         values, all_prices = self._lines()
         sign = float(self.band.cmdp.signs[self.axis])
