@@ -462,7 +462,7 @@ def test_a_frontier_over_one_end():
     np.testing.assert_allclose(curve.objectives, [0.2, 0.4, 0.6], atol=1e-4)
     whole = ck.frontier(cmdp, "wear <=")
     assert whole.least[1] == pytest.approx(1.0, abs=1e-3)
-    with pytest.raises(ValueError, match="'wear' is Between and has two ends.*'wear <=' .* or 'wear >='"):
+    with pytest.raises(ValueError, match=r"'wear' is Between and has two ends.*'wear <=' .* or 'wear >='"):
         ck.frontier(cmdp, "wear")
     with pytest.raises(ValueError, match="the model has 'wear <=', 'wear >='"):
         ck.frontier(cmdp, "tear")

@@ -294,7 +294,7 @@ def test_models_of_extreme_scale_are_refused():
 
 @pytest.mark.parametrize("seed", [2, 23, 40, 58])
 def test_limits_alone_are_met_strictly(seed):
-    """Where all columns lie on the limits or beyond, policies inside are found: nothing is relaxed, or left undecided."""
+    """Where all columns lie on the limits or beyond, policies inside are found: nothing is relaxed or undecided."""
     cmdp = random_model(seed, constraints=1 + seed % 3)
     curve = ck.frontier(cmdp, "c0")
     wanted = curve.limits[0] + np.array([0.03, 0.4, 0.8]) * (curve.limits[-1] - curve.limits[0])

@@ -1,4 +1,4 @@
-"""Frontiers of averages, totals and horizons against linear programs that are written here, and valid ranges of prices."""
+"""Frontiers of averages, totals and horizons against linear programs written here, and ranges of prices."""
 
 import numpy as np
 import pytest

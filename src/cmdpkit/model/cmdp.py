@@ -366,8 +366,8 @@ class CMDP(Problem):
             if size > 0.0 and not 1.0 / LARGEST_RATIO <= size <= LARGEST_RATIO:
                 exponent = int(np.floor(np.log10(size)))
                 raise ValueError(
-                    f"{name} has costs of size {size:.1e}, too {'large' if exponent > 0 else 'small'} for {what}: divide "
-                    f"them, and the limit if there is one, by 1e{exponent} and multiply the results"
+                    f"{name} has costs of size {size:.1e}, too {'large' if exponent > 0 else 'small'} for {what}: "
+                    f"divide them, and the limit if there is one, by 1e{exponent} and multiply the results"
                 )
 
     def balanced(self) -> tuple[CMDP, Any]:
