@@ -72,6 +72,9 @@ COLUMN_ACCURACY = 3e-3
 FAR = 1e6
 """A violation counts so many times its scaled size: meeting the limits at all is progress."""
 
+FARTHEST = 1e150
+"""A limit can be far away from what its cost can reach, but not by more than this in the units of the master."""
+
 SURE = 0.5
 """A search with a goal asks the oracle when a blend's Lagrangian is off its prediction by this part of the goal."""
 
@@ -136,6 +139,7 @@ class ColumnSearch:
         magnitude = cmdp.cost_sizes / cmdp.step_weight
         spans = cmdp.spans / cmdp.step_weight
         scales = np.where(spans > 1e-12 * magnitude, spans, magnitude)
+        scales[1:] = np.maximum(scales[1:], np.abs(cmdp.offsets) / FARTHEST)
         self.scales: Array = np.where(scales > 0.0, scales, 1.0)
         self.units = self.scales[0] / self.scales[1:]  # of the multipliers
         self._oracle = Oracle(cmdp, self.stop, accuracy=COLUMN_ACCURACY * self.tol * cmdp.fine_scales)
@@ -180,7 +184,7 @@ class ColumnSearch:
         self.values.append(values)
         if self.rigorous:
             assert state_values is not None
-            given = {"choice": policy} if isinstance(policy, np.ndarray) else {"pi": self._probabilities(policy)}
+            given = {"choice": policy} if isinstance(policy, np.ndarray) else {"pi": self.probabilities(policy)}
             self.errors.append(sum_errors(self.cmdp, state_values, chain=chain, **given))
         return True
 
@@ -232,7 +236,7 @@ class ColumnSearch:
 
     def evaluate(self, column: Any) -> bool:
         """Evaluate a policy and take it as a column: (S,) choices, a blend, or a `TabularPolicy`."""
-        cmdp, pi = self.cmdp, self._probabilities(column)
+        cmdp, pi = self.cmdp, self.probabilities(column)
         costs = cmdp.pairs.expect(pi, cmdp.costs)
         values = policy_system(cmdp, pi, plan=self.plan).state_values(costs, accuracy=self._oracle.accuracy)
         return self.add(column, cmdp.initial @ values - np.append(0.0, cmdp.offsets))
@@ -491,7 +495,7 @@ class ColumnSearch:
         pairs = self.cmdp.pairs
         occupancy = np.zeros(pairs.shape)
         for j in np.flatnonzero(weights > 0.0):
-            pi = self._probabilities(self.columns[j])
+            pi = self.probabilities(self.columns[j])
             visits = self._kept.get(int(j))
             if visits is None:
                 system = policy_system(self.cmdp, pi, plan=self.plan)
@@ -499,7 +503,8 @@ class ColumnSearch:
             occupancy += weights[j] * pairs.over(visits) * pi
         return occupancy
 
-    def _probabilities(self, column: Any) -> PairTable:
+    def probabilities(self, column: Any) -> PairTable:
+        """π(a|s) of a column."""
         if isinstance(column, Blend):
             return column.probabilities(self.cmdp.pairs)
         return column.pi if isinstance(column, TabularPolicy) else self.cmdp.pairs.one_hot(column)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,11 +104,14 @@ class Frontier(Shown):
 
         return plain(frontier_table(self))
 
-    def plot(self, path: PathLike) -> None:
-        """Draw the certified band and the shadow price to an image file (.png, .pdf, .svg). Needs matplotlib."""
+    def plot(self, path: PathLike, formats: Sequence[str] = ()) -> None:
+        """Draw the certified band and the shadow price to an image file (.png, .pdf, .svg), and to further formats.
+
+        Needs matplotlib.
+        """
         from cmdpkit.insight.plots import plot_frontier
 
-        plot_frontier(self, path)
+        plot_frontier(self, path, formats)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -171,11 +174,11 @@ class Surface(Shown):
 
         return plain(surface_table(self))
 
-    def plot(self, path: PathLike) -> None:
-        """Draw the surface as a map with contours to an image file. Needs matplotlib."""
+    def plot(self, path: PathLike, formats: Sequence[str] = ()) -> None:
+        """Draw the surface as a map with contours to an image file, and to further formats. Needs matplotlib."""
         from cmdpkit.insight.plots import plot_surface
 
-        plot_surface(self, path)
+        plot_surface(self, path, formats)
 
 
 def in_users_sense(cmdp: CMDP, lower: Any, upper: Any) -> tuple[Any, Any]:

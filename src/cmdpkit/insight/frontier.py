@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array, check_count, check_nonnegative, check_number
+from cmdpkit.evaluation.patience import cancelled
 from cmdpkit.exact.band import Band
 from cmdpkit.insight.grid import surface
 from cmdpkit.insight.line import curve
@@ -63,7 +64,7 @@ def frontier(
     started = time.perf_counter()
 
     def stop() -> bool:
-        return time_limit is not None and time.perf_counter() - started >= time_limit
+        return cancelled() or (time_limit is not None and time.perf_counter() - started >= time_limit)
 
     band = Band(inner, tol, axes, stop)
     make: Callable[..., Any] = surface if len(axes) == 2 else curve
