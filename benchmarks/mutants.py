@@ -289,7 +289,11 @@ MUTANTS: list[Mutant] = [
         "diagnose",
         ("weights, margin = proof", "_, margin = proof", "the conflict is not made smaller"),
         ("sign * proved, sign * attained", "proved, attained", "AtLeast is relaxed to the wrong sign"),
-        ("math.ceil(sign * value / unit)", "math.floor(sign * value / unit)", "printed limits are too tight"),
+        (
+            "create_decimal(Decimal(sign * value))",
+            "create_decimal(Decimal(value))",
+            "printed limits of AtLeast turn around",
+        ),
     ),
     *of(
         "insight/curves.py",
