@@ -289,12 +289,20 @@ MUTANTS: list[Mutant] = [
         "diagnose",
         ("weights, margin = proof", "_, margin = proof", "the conflict is not made smaller"),
         ("sign * proved, sign * attained", "proved, attained", "AtLeast is relaxed to the wrong sign"),
-        ("math.ceil(sign * value / unit)", "math.floor(sign * value / unit)", "printed limits are too tight"),
+        (
+            "create_decimal(Decimal(sign * value))",
+            "create_decimal(Decimal(value))",
+            "printed limits of AtLeast turn around",
+        ),
     ),
     *of(
-        "insight/frontier.py",
+        "insight/curves.py",
         "frontier",
         ("(-upper, -lower) if cmdp.maximise", "(-lower, -upper) if cmdp.maximise", "bounds of a reward are swapped"),
+    ),
+    *of(
+        "insight/line.py",
+        "frontier",
         ("values[k] - values[flatter]", "values[flatter] - values[k]", "kinks at the wrong limits"),
         ("share * (xs[j + step] - xs[j])", "0.0 * (xs[j + step] - xs[j])", "ranges of prices end at points"),
         ("prices[at_x >= at_x.max() - slack].min()", "prices[at_x >= at_x.max() - slack].max()", "the tighter price"),
@@ -303,7 +311,7 @@ MUTANTS: list[Mutant] = [
         "insight/diagnose.py",
         "diagnose",
         ("limit=c.limit / float(unit)", "limit=c.limit", "units change the values and not the limits"),
-        ("sizes[cmdp.names.index(name)] = size", "sizes[0] = size", "units of the wrong limit"),
+        ("sizes[meant] = size", "sizes[0] = size", "units of the wrong limit"),
     ),
     *of(
         "exact/memory.py",

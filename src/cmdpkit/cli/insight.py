@@ -75,6 +75,9 @@ def frontier(
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:
         show(frontier_report(found))
+    for path in (csv, plot):
+        if path is not None:
+            click.echo(f"written to {path}", err=True)
     if not found.feasible.any() and found.complete:
         sys.exit(INFEASIBLE)
     sys.exit(DONE if found.complete else LIMIT_REACHED)

@@ -15,6 +15,7 @@ from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.evaluation import evaluate
 from cmdpkit.exact.conflict import rounded_outwards
 from cmdpkit.insight.choices import Choices, choices_of
+from cmdpkit.insight.curves import Frontier
 from cmdpkit.insight.diagnose import diagnose
 from cmdpkit.insight.figures import (
     action_table,
@@ -26,7 +27,7 @@ from cmdpkit.insight.figures import (
     visits_figure,
     visits_map,
 )
-from cmdpkit.insight.frontier import Frontier, frontier
+from cmdpkit.insight.frontier import frontier
 from cmdpkit.insight.places import Map, find_map
 from cmdpkit.insight.report.page import Page, badge, bullets, cards, paragraphs, table, terms
 from cmdpkit.insight.words import (
