@@ -15,7 +15,7 @@ from cmdpkit.checks import check_count, check_nonnegative, digest
 from cmdpkit.evaluation.patience import hurrying
 from cmdpkit.exact.slater import slater_margin
 from cmdpkit.files import PathLike
-from cmdpkit.model import CMDP, check_model, refuse_averages
+from cmdpkit.model import CMDP, StagedTransitions, check_model, refuse_averages
 from cmdpkit.options import options_of, validated
 from cmdpkit.policy import lowered_policy, raised_policy
 from cmdpkit.rules.base import Rule
@@ -279,7 +279,10 @@ def _store(
 
 def _fingerprint(cmdp: CMDP) -> str:
     matrix = cmdp.transitions
-    parts = (matrix.data, matrix.indices, matrix.indptr) if hasattr(matrix, "indptr") else (matrix,)
+    if isinstance(matrix, StagedTransitions):
+        parts = matrix.parts()
+    else:
+        parts = (matrix.data, matrix.indices, matrix.indptr) if hasattr(matrix, "indptr") else (matrix,)
     discount = -1.0 if cmdp.criterion == "average" else cmdp.gamma
     return digest(*parts, cmdp.costs, cmdp.offsets, cmdp.initial, np.array(discount))
 

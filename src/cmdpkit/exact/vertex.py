@@ -24,7 +24,7 @@ from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import gain
 from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.evaluation.system import Plan, PolicySystem
-from cmdpkit.model import CMDP
+from cmdpkit.model import CMDP, StagedTransitions
 from cmdpkit.policy import TabularPolicy
 
 DIRECT_STATES = 40
@@ -66,7 +66,7 @@ def least_randomised(
     rounded = _settle(cmdp, pi, np.flatnonzero(~seen))
     if _randomised(cmdp, pi).size > m:
         system, target = _system(cmdp, pi, plan), None
-        at_most = DIRECT_STATES if plan.is_direct else m + SPARE
+        at_most = DIRECT_STATES if plan.has_factors else m + SPARE
         if _randomised(cmdp, pi).size > at_most:
             target = visits @ pairs.expect(pairs.like(pi), cmdp.costs[1:]) - cmdp.offsets
             guess = _values(system, pi, np.maximum(accuracy, ROUGH * cmdp.cost_sizes), guess)
@@ -105,6 +105,8 @@ def _support(cmdp: CMDP, pi: Array, states: Any) -> tuple[Any, Any]:
 
 def _after(cmdp: CMDP, rows: Any, values: Array) -> Array:
     """γ Σ_s' P(s'|s, a) v(s') of some pairs."""
+    if isinstance(cmdp.transitions, StagedTransitions):
+        return cmdp.gamma * cmdp.transitions.ahead_of(rows, values)
     return np.asarray(cmdp.gamma * (cmdp.transitions[rows] @ values))
 
 

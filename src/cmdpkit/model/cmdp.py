@@ -41,7 +41,7 @@ from cmdpkit.model.absorbing import until_absorbed
 from cmdpkit.model.limits import AtLeast, AtMost, Between, Equal, Limit, check_limits, check_new_limits
 from cmdpkit.model.pairs import Label, Pairs, check_available, check_labels, check_table, initial_state
 from cmdpkit.model.problem import Problem
-from cmdpkit.model.stages import forward_blocks, over_stages
+from cmdpkit.model.stages import StagedTransitions, forward_blocks, over_stages
 
 NewLimit = float | tuple[float, float] | None
 """What `with_limits` takes for a limit: a number, (low, high), or None to remove it."""
@@ -121,7 +121,7 @@ class CMDP(Problem):
         self.transitions, self.pairs = _check_pairs(transitions, available, state_labels, action_labels, action_axis)
         self.states, self.actions = self.pairs.states, self.pairs.actions
         discount = self.gamma if self.criterion == "discounted" else 0.0
-        self.row_sums = check_rows(self.transitions, discount, self.pairs.pair_name, self.pairs.state_name)
+        self.row_sums = _row_sums(self.transitions, discount, self.pairs)
         self.longest_row = longest_row(self.transitions)
         self.maximise = kind == "reward"
         self.objective: PairTable = check_table(table, self.pairs, self.transitions, kind)
@@ -164,7 +164,7 @@ class CMDP(Problem):
             gamma=scaled.beta,
             objective_name=self.objective_name,
             initial=scaled.initial,
-            available=None if scaled.pairs.is_full else scaled.pairs.sparse_mask,
+            available=None if scaled.pairs.is_full or self.horizon else scaled.pairs.sparse_mask,
             **settings,
         )
         return Lowering(model, scaled.sizes)
@@ -179,7 +179,7 @@ class CMDP(Problem):
 
     @cached_property
     def blocks(self) -> tuple[int, ...] | None:
-        """Where blocks of states begin that lead to later blocks only, as the stages of a horizon; None if not so."""
+        """Where blocks of states begin that lead to later blocks only; None if not so."""
         return None if self.criterion == "average" else forward_blocks(self.transitions, self.pairs)
 
     def _check_range(self) -> None:
@@ -884,6 +884,8 @@ def _check_pairs(
     transitions: Any, available: Any, state_labels: Any, action_labels: Any, action_axis: Any
 ) -> tuple[Any, Pairs]:
     """The transitions with one row per available pair, and those pairs."""
+    if isinstance(transitions, StagedTransitions):
+        return transitions, transitions.pairs
     matrix, states, actions = check_transitions(transitions, available is not None, action_axis)
     pairs = check_available(available, states, actions) if available is not None else Pairs(states, actions or 0)
     names = (check_labels(state_labels, states, "state"), check_labels(action_labels, pairs.actions, "action"))
@@ -896,6 +898,13 @@ def _check_pairs(
     if rows != pairs.count:
         matrix = refreeze(matrix[pairs.state.astype(np.int64) * pairs.actions + pairs.action])
     return matrix, pairs.named(*names)
+
+
+def _row_sums(transitions: Any, discount: float, pairs: Pairs) -> tuple[float, float]:
+    """The smallest and the largest sum of a row, after a check of all rows."""
+    if isinstance(transitions, StagedTransitions):
+        return transitions.row_sums
+    return check_rows(transitions, discount, pairs.pair_name, pairs.state_name)
 
 
 def _check_constraints(constraints: Any, cmdp: CMDP) -> tuple[Limit, ...]:
