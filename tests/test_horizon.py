@@ -20,7 +20,7 @@ from cmdpkit.evaluation.system import PolicySystem
 from cmdpkit.exact.mdp import minimise
 from cmdpkit.policy import lowered_policy
 
-SEEDS = 200
+SEEDS = 48
 
 
 def staged(seed, feasible=True, m=None, states=None):

@@ -160,4 +160,3 @@ class _Transposed:
 
     def __matmul__(self, visits: Array) -> Array:
         return self.chain.flow(visits)
-

@@ -44,7 +44,7 @@ SEPARATOR = 1_500
 
 @dataclass
 class Plan:
-    """The method for the chains of one run: "sweeps", "dense", "stages", "blocks", "sparse" or "krylov"; None if not known."""
+    """The method for the chains of one run, None if not known: "sweeps", "dense", "stages", "blocks", "sparse", "krylov"."""
 
     method: str | None = None
 

@@ -19,7 +19,7 @@ from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.master import least_violation
 from cmdpkit.exact.mdp import Oracle, Stop, minimise, never
-from cmdpkit.model import CMDP, as_csr, AtMost, check_model
+from cmdpkit.model import CMDP, AtMost, as_csr, check_model
 from cmdpkit.policy import TabularPolicy
 
 ROUNDS = 3

@@ -17,7 +17,6 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from cmdpkit.checks import (
@@ -41,7 +40,14 @@ from cmdpkit.model.absorbing import until_absorbed
 from cmdpkit.model.limits import AtLeast, AtMost, Between, Equal, Limit, check_limits, check_new_limits
 from cmdpkit.model.pairs import Label, Pairs, check_available, check_labels, check_table, initial_state
 from cmdpkit.model.problem import Problem
-from cmdpkit.model.stages import StagedTransitions, forward_blocks, over_stages
+from cmdpkit.model.stages import (
+    StagedTransitions,
+    forward_blocks,
+    is_by_stage,
+    over_stages,
+    restored_transitions,
+    stored_transitions,
+)
 
 NewLimit = float | tuple[float, float] | None
 """What `with_limits` takes for a limit: a number, (low, high), or None to remove it."""
@@ -65,10 +71,12 @@ class CMDP(Problem):
 
     Args:
         transitions: P(s' | s, a), as an (S, A, S) array or as a scipy.sparse (S·A, S) matrix with row s·A + a. With
-            `available`, also an (N, S) array or matrix with a row for each of the N available pairs only.
+            `available`, also an (N, S) array or matrix with a row for each of the N available pairs only. For a finite
+            horizon also a list with such an array or matrix for each of the T stages, or a (T, S, A, S) array.
         reward: (S, A) array whose discounted sum (or average) is maximised; or
         cost: (S, A) array that is minimised in the same way. Give exactly one of the two. Also (S,), the same for all
-            actions; (S, A, S), which may depend on the next state; or (N,), one number per available pair.
+            actions; (S, A, S), which may depend on the next state; or (N,), one number per available pair. For a
+            finite horizon also (T, S, A), (T, S, A, S), or a list of T arrays, one for each stage.
         constraints: any number of `AtMost`, `AtLeast`, `Equal` and `Between`, with values of the same shapes.
         gamma: the discount factor, in [0, 1); 1 for totals until the process ends, which every policy must reach: a
             set of states that are never left and cost nothing.
@@ -118,13 +126,20 @@ class CMDP(Problem):
     ) -> None:
         kind, table = _one_objective(reward, cost)
         self.criterion, self.gamma, self.horizon = _check_criterion(gamma, horizon, average)
-        self.transitions, self.pairs = _check_pairs(transitions, available, state_labels, action_labels, action_axis)
+        settings = (available, state_labels, action_labels, action_axis)
+        if isinstance(transitions, StagedTransitions):
+            self.transitions: Any = transitions
+            self.pairs = transitions.pairs
+        elif is_by_stage(transitions):
+            self.transitions, self.pairs = _check_stages(transitions, self.horizon, settings)
+        else:
+            self.transitions, self.pairs = _check_pairs(transitions, *settings)
         self.states, self.actions = self.pairs.states, self.pairs.actions
         discount = self.gamma if self.criterion == "discounted" else 0.0
         self.row_sums = _row_sums(self.transitions, discount, self.pairs)
-        self.longest_row = longest_row(self.transitions)
+        self.longest_row = max(map(longest_row, _each(self.transitions)))
         self.maximise = kind == "reward"
-        self.objective: PairTable = check_table(table, self.pairs, self.transitions, kind)
+        self.objective: PairTable = check_table(table, self.pairs, self.transitions, kind, self.horizon)
         self.constraints = _check_constraints(constraints, self)
         self.initial: StateArray = check_initial(initial_state(initial, self.pairs), self.states)
         self._set_objective(objective_name, objective_per_step)
@@ -138,7 +153,7 @@ class CMDP(Problem):
 
     def _set_costs(self) -> None:
         # Internal sign convention: costs (rows + 1, N) with V_i = ⟨costs_i⟩ − offset_i
-        tables = np.stack([self.objective, *(np.asarray(c.values) for c in self.rows)])
+        tables = np.stack(_like_shapes([self.objective, *(np.asarray(c.values) for c in self.rows)]))
         self.costs: CostTable = freeze(self.units[:, None] * tables.reshape(self.num_rows + 1, -1))
         self.cost_sizes: CostArray = freeze(np.maximum(self.costs.max(axis=1), -self.costs.min(axis=1)))  # max |c_i|
         # max − min of each of these costs over all (s, a): how much a single step can matter
@@ -176,6 +191,15 @@ class CMDP(Problem):
     @property
     def action_labels(self) -> tuple[Label, ...] | None:
         return self.pairs.action_labels
+
+    @property
+    def changes_with_time(self) -> bool:
+        """Whether transitions, costs or limited quantities differ between the stages of a horizon."""
+        return isinstance(self.transitions, tuple) or self.costs.shape[1] != self.pairs.count
+
+    def _refuse_stages(self, what: str) -> None:
+        if self.changes_with_time:
+            raise ValueError(f"{what} has no stages, and this model changes with time; use save(), or NumPy's files")
 
     @cached_property
     def blocks(self) -> tuple[int, ...] | None:
@@ -274,6 +298,8 @@ class CMDP(Problem):
             [1.5]
         """
         criterion, discount, steps = _check_criterion(gamma, horizon, average)
+        if self.changes_with_time and steps != self.horizon:
+            raise ValueError(f"the model changes with time, from stage to stage: its horizon must be {self.horizon}")
         if criterion == "discounted":
             check_rows(self.transitions, discount, self.pairs.pair_name, self.pairs.state_name)
         if criterion in ("total", "horizon") and self.objective_per_step:
@@ -286,7 +312,7 @@ class CMDP(Problem):
     def _table(self, table: Any, kind: str) -> PairTable:
         """A table as given, or that of the constraint with this name."""
         if not isinstance(table, str):
-            return check_table(table, self.pairs, self.transitions, kind)
+            return check_table(table, self.pairs, self.transitions, kind, self.horizon)
         if table not in self.names:
             known = ", ".join(map(repr, self.names)) or "none"
             raise ValueError(f"{kind}={table!r} is not the name of a constraint; the model has {known}")
@@ -707,12 +733,14 @@ class CMDP(Problem):
         """
         from cmdpkit.model.tables import to_table
 
+        self._refuse_stages("a table of transitions")
         return to_table(self, path)
 
     def to_frame(self) -> Any:
         """The table of `to_table` as a pandas DataFrame."""
         from cmdpkit.model.tables import to_frame
 
+        self._refuse_stages("a table of transitions")
         return to_frame(self)
 
     def to_drn(self, path: PathLike, initial: Any = None) -> None:
@@ -723,6 +751,7 @@ class CMDP(Problem):
         """
         from cmdpkit.model.storm import to_drn
 
+        self._refuse_stages("a DRN file")
         to_drn(self, path, initial)
 
     # -- files --------------------------------------------------------------------------------------------------
@@ -730,25 +759,22 @@ class CMDP(Problem):
     def save(self, path: PathLike) -> None:
         """Write the model to an `.npz` file, atomically and without pickle."""
         named, more = self.pairs.arrays(), self._extras()
+        tables = _like_shapes([self.objective, *(np.asarray(c.values) for c in self.constraints)])
         arrays: dict[str, Any] = {
-            "version": np.array(3 if more else 2 if named else 1),
+            "version": np.array(4 if self.changes_with_time else 3 if more else 2 if named else 1),
             "gamma": np.array(self.gamma),
             "initial": self.initial,
             "maximise": np.array(self.maximise),
-            "objective": self.objective,
-            "values": np.array([c.values for c in self.constraints]).reshape(-1, *self.pairs.shape),
+            "objective": tables[0],
+            "values": np.array(tables[1:]).reshape(-1, *tables[0].shape),
             "limits": self.stated(self.limits),
             "at_least": self.stated(self.signs) < 0,
             "per_step": np.array([c.per_step for c in self.constraints], dtype=bool),
             "names": np.array(self.names, dtype=str),
             **named,
             **more,
+            **stored_transitions(self.transitions),
         }
-        if sp.issparse(self.transitions):
-            matrix = self.transitions
-            arrays |= {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr}
-        else:
-            arrays["transitions"] = self.transitions
         save_arrays(path, "cmdpkit model", arrays)
 
     def _extras(self) -> dict[str, Any]:
@@ -780,21 +806,18 @@ class CMDP(Problem):
 
     @classmethod
     def _from_arrays(cls, arrays: dict[str, Any]) -> CMDP:
-        if int(arrays["version"]) not in (1, 2, 3):
-            raise ValueError(f"its format version is {arrays['version']}, this cmdpkit reads versions 1 to 3")
-        objective = arrays["objective"]
-        states = arrays["pair_first"].size - 1 if "pair_first" in arrays else len(objective)
+        if int(arrays["version"]) not in (1, 2, 3, 4):
+            raise ValueError(f"its format version is {arrays['version']}, this cmdpkit reads versions 1 to 4")
+        objective, values = arrays["objective"], arrays["values"]
+        by_stage = objective.ndim > 2 - ("pair_first" in arrays)
+        states = arrays["pair_first"].size - 1 if "pair_first" in arrays else objective.shape[-2]
         pairs = Pairs.from_arrays(arrays, states, objective.shape[-1])
-        if objective.shape != pairs.shape:
+        if objective.shape[by_stage:] != pairs.shape:
             raise ValueError(f"its objective has shape {objective.shape}, not {pairs.shape}")
-        if "transitions" in arrays:
-            transitions = arrays["transitions"]
-            transitions = transitions.reshape(states, -1, states) if pairs.is_full else transitions
-        else:
-            parts = (arrays["data"], arrays["indices"], arrays["indptr"])
-            transitions = sp.csr_array(parts, shape=(pairs.count, states))
-            transitions.check_format(full_check=True)
-        columns = [arrays[name] for name in ("values", "limits", "names", "at_least", "per_step")]
+        if by_stage:  # as lists, which leave no doubt
+            objective, values = list(objective), [list(table) for table in values]
+        transitions = restored_transitions(arrays, pairs)
+        columns = [values, *(arrays[name] for name in ("limits", "names", "at_least", "per_step"))]
         lows = arrays.get("lows", np.full(len(arrays["limits"]), np.nan))
         constraints = [_limit_from(*row) for row in zip(lows, *columns, strict=True)]
         if "stages" in arrays:
@@ -884,8 +907,6 @@ def _check_pairs(
     transitions: Any, available: Any, state_labels: Any, action_labels: Any, action_axis: Any
 ) -> tuple[Any, Pairs]:
     """The transitions with one row per available pair, and those pairs."""
-    if isinstance(transitions, StagedTransitions):
-        return transitions, transitions.pairs
     matrix, states, actions = check_transitions(transitions, available is not None, action_axis)
     pairs = check_available(available, states, actions) if available is not None else Pairs(states, actions or 0)
     names = (check_labels(state_labels, states, "state"), check_labels(action_labels, pairs.actions, "action"))
@@ -904,7 +925,49 @@ def _row_sums(transitions: Any, discount: float, pairs: Pairs) -> tuple[float, f
     """The smallest and the largest sum of a row, after a check of all rows."""
     if isinstance(transitions, StagedTransitions):
         return transitions.row_sums
-    return check_rows(transitions, discount, pairs.pair_name, pairs.state_name)
+    if not isinstance(transitions, tuple):
+        return check_rows(transitions, discount, pairs.pair_name, pairs.state_name)
+    sums = []
+    for t, matrix in enumerate(transitions):
+        try:
+            sums.append(check_rows(matrix, discount, pairs.pair_name, pairs.state_name))
+        except ValueError as error:
+            raise ValueError(f"at stage {t}, {error}") from None
+    return min(low for low, _ in sums), max(high for _, high in sums)
+
+
+def _each(transitions: Any) -> tuple[Any, ...]:
+    """The matrices of all stages; one where they do not depend on the stage."""
+    return transitions if isinstance(transitions, tuple) else (transitions,)
+
+
+def _like_shapes(tables: list[Any]) -> list[Any]:
+    """Tables of all stages, where one of them is."""
+    largest = max((table.shape for table in tables), key=len)
+    return [np.broadcast_to(table, largest) for table in tables]
+
+
+def _check_stages(transitions: Any, horizon: int | None, settings: tuple[Any, ...]) -> tuple[tuple[Any, ...], Pairs]:
+    """The transitions of every stage, and the pairs, which are the same in all of them."""
+    transitions = list(transitions)  # matrices are known by their ids
+    if horizon is None:
+        raise ValueError(
+            f"the transitions have {len(transitions)} matrices, one for each stage; that needs "
+            f"horizon={len(transitions)}"
+        )
+    if len(transitions) != horizon:
+        raise ValueError(f"there are transitions for {len(transitions)} stages, but the horizon is {horizon}")
+    known: dict[int, tuple[Any, Pairs]] = {}
+    for t, given in enumerate(transitions):
+        if id(given) in known:
+            continue
+        try:
+            known[id(given)] = _check_pairs(given, *settings)
+        except (ValueError, TypeError) as error:
+            raise type(error)(f"at stage {t}, {error}") from None
+        if not known[id(given)][1].same(known[id(transitions[0])][1]):
+            raise ValueError(f"stage {t} has other states or actions than stage 0")
+    return tuple(known[id(given)][0] for given in transitions), known[id(transitions[0])][1]
 
 
 def _check_constraints(constraints: Any, cmdp: CMDP) -> tuple[Limit, ...]:
@@ -912,7 +975,8 @@ def _check_constraints(constraints: Any, cmdp: CMDP) -> tuple[Limit, ...]:
     limits = check_limits(constraints)
     for limit in limits:
         _check_criterion_of(limit, cmdp.criterion, cmdp.gamma, cmdp.horizon)
-    tables = [check_table(c.values, cmdp.pairs, cmdp.transitions, f"constraint {c.name!r}") for c in limits]
+    known = (cmdp.pairs, cmdp.transitions)
+    tables = [check_table(c.values, *known, f"constraint {c.name!r}", cmdp.horizon) for c in limits]
     return tuple(replace(limit, values=table) for limit, table in zip(limits, tables, strict=True))
 
 

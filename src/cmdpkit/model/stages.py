@@ -36,7 +36,7 @@ class Stage(NamedTuple):
 
     def rest(self, rows: Any) -> Array:
         """What goes to the end from some of the pairs."""
-        return np.maximum(1.0 - self.factor * self.sums[rows], 0.0)
+        return np.asarray(np.maximum(1.0 - self.factor * self.sums[rows], 0.0))
 
 
 class StagedTransitions:
@@ -147,6 +147,44 @@ class StagedTransitions:
         self.__dict__.update({name: value for name, value in state.items() if name != "_sums"})  # its keys are ids
 
 
+def is_by_stage(transitions: Any) -> bool:
+    """Whether transitions are given for each stage: a list with sparse matrices in it, or an array (T, S, A, S)."""
+    if isinstance(transitions, (list, tuple)):
+        if any(map(sp.issparse, transitions)):
+            return True
+        return bool(transitions) and all(isinstance(part, np.ndarray) and part.ndim == 3 for part in transitions)
+    return isinstance(transitions, np.ndarray) and transitions.ndim == 4
+
+
+def stored_transitions(transitions: Any) -> dict[str, Any]:
+    """For files: the arrays of transitions, every matrix once."""
+    if not isinstance(transitions, tuple):
+        if sp.issparse(transitions):
+            return {name: getattr(transitions, name) for name in ("data", "indices", "indptr")}
+        return {"transitions": transitions}
+    known = list({id(m): m for m in transitions})
+    arrays: dict[str, Any] = {"stage_matrices": np.array([known.index(id(m)) for m in transitions])}
+    for matrix in transitions:
+        suffix = f"_{known.index(id(matrix))}"
+        arrays |= {name + suffix: part for name, part in stored_transitions(matrix).items()}
+    return arrays
+
+
+def restored_transitions(arrays: dict[str, Any], pairs: Pairs, suffix: str = "") -> Any:
+    """What `stored_transitions` wrote."""
+    if "stage_matrices" in arrays and not suffix:
+        order = arrays["stage_matrices"].tolist()
+        known = {k: restored_transitions(arrays, pairs, f"_{k}") for k in set(order)}
+        return [known[k] for k in order]
+    if "transitions" + suffix in arrays:
+        table = arrays["transitions" + suffix]
+        return table.reshape(pairs.states, -1, pairs.states) if pairs.is_full else table
+    parts = tuple(arrays[name + suffix] for name in ("data", "indices", "indptr"))
+    matrix = sp.csr_array(parts, shape=(pairs.count, pairs.states))
+    matrix.check_format(full_check=True)
+    return matrix
+
+
 def as_csr(transitions: Any) -> Any:
     """Transitions of any kind as one sparse matrix."""
     return transitions.tocsr() if isinstance(transitions, StagedTransitions) else sp.csr_array(transitions)
@@ -168,7 +206,7 @@ def over_stages(transitions: Any, pairs: Pairs, initial: StateArray, gamma: floa
     start[: pairs.states] = initial
     sizes = np.append(np.repeat(w / w[0], pairs.states), 0.0)
     staged = StagedTransitions(matrices, factors, pairs)
-    return Scaled(staged, staged.pairs, start, beta, sizes, horizon)
+    return Scaled(staged, staged.pairs, start, beta, sizes, pairs.count, horizon)
 
 
 def _packed(matrix: Any) -> Any:
