@@ -278,11 +278,6 @@ def test_refusals(more, error, text):
         ck.CMDP(np.ones((1, 1, 1)), cost=[[1.0]], **more)
 
 
-def test_rollouts_are_refused():
-    with pytest.raises(ValueError, match="rollouts are for discounted models"):
-        ck.solve(staged(1), sampling=ck.Sampling())
-
-
 # -- limits that change, frontiers, starts ----------------------------------------------------------------------------
 
 

@@ -34,7 +34,7 @@ from cmdpkit.run.sampled import learn
 from cmdpkit.run.start import Start, lowered_start, start_from
 from cmdpkit.run.zero import run_zero
 from cmdpkit.settings import Sampling, TabularSettings, ZeroSettings
-from cmdpkit.simulators import Simulator, as_simulator
+from cmdpkit.simulators import ModelSimulator, Simulator
 
 EXACT = ("auto", "columns", "lp")
 """Exact methods. They take no options."""
@@ -113,8 +113,7 @@ def solve(
     """
     _check_call(model, tol, max_iterations, time_limit, seed, callback)
     if isinstance(model, CMDP) and model.lowering is not None:
-        if sampling is not None:
-            as_simulator(model)  # refuses
+        _check_lowered_sampling(model, sampling)
         if options.get("initial_policy") is not None:
             options["initial_policy"] = lowered_policy(model, options["initial_policy"], "initial_policy")
         begun = None if start is None else lowered_start(start, model)
@@ -125,7 +124,7 @@ def solve(
             seed,
             progress,
             callback,
-            None,
+            sampling,
             budget,
             checkpoint,
             resume,
@@ -193,6 +192,19 @@ def _check_call(model: Any, tol: Any, max_iterations: Any, time_limit: Any, seed
     check_count(seed, "seed", least=0)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, not {type(callback).__name__}")
+
+
+def _check_lowered_sampling(model: CMDP, sampling: Any) -> None:
+    """Settings of the sampled learner that mean something for discounted models only."""
+    if not isinstance(sampling, Sampling):
+        return  # none, or refused later
+    if sampling.schedule:
+        raise ValueError(
+            f"schedule={sampling.schedule!r} has the constants of discounted models; the criterion of this one is the "
+            f"{model.value_name}. Leave out the schedule"
+        )
+    if sampling.horizon is not None and model.horizon is not None:
+        raise ValueError(f"the rollouts of this model have {model.horizon} steps; leave out Sampling(horizon=...)")
 
 
 def _check_deterministic(model: Any, wanted: Any, method: Any, sampling: Any, options: dict[str, Any]) -> None:
@@ -377,8 +389,13 @@ def _solve_by_samples(
     with _progress_bar(progress, choice.name, max_iterations, callback, time_left=True) as watch:
         allowed = Budget(max_iterations, time_limit, watch, transitions)
         with allowed.catching_ctrl_c(), hurrying(allowed.exhausted):
-            learned = learn(as_simulator(model), choice, sampling, allowed, int(seed), checkpoint, resume, slater)
+            learned = learn(_simulator(model), choice, sampling, allowed, int(seed), checkpoint, resume, slater)
             return judged(model, choice.name, sampling, learned, allowed, int(seed))
+
+
+def _simulator(model: CMDP | Simulator) -> Simulator:
+    """Of a discounted model, perhaps one that stands for a horizon: learning needs no more."""
+    return ModelSimulator(model) if isinstance(model, CMDP) else model
 
 
 def _sampled_choice(model: CMDP | Simulator, method: Any, sampling: Any, options: dict[str, Any]) -> Choice:

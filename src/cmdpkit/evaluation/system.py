@@ -44,7 +44,10 @@ SEPARATOR = 1_500
 
 @dataclass
 class Plan:
-    """The method for the chains of one run, None if not known: "sweeps", "dense", "stages", "blocks", "sparse", "krylov"."""
+    """The method for the chains of one run: "sweeps", "dense", "stages", "blocks", "sparse" or "krylov".
+
+    None while it is not known.
+    """
 
     method: str | None = None
 

@@ -47,10 +47,11 @@ class StagedTransitions:
             last stage leads to the end.
         factors: (T − 1,) by which they are multiplied.
         own: the pairs of a single stage.
+        whole: nothing goes to the end before the last stage, even if rows sum to less than one.
     """
 
-    def __init__(self, matrices: tuple[Any, ...], factors: Array, own: Pairs) -> None:
-        self.matrices, self.factors, self.own = matrices, refreeze(factors), own
+    def __init__(self, matrices: tuple[Any, ...], factors: Array, own: Pairs, whole: bool = False) -> None:
+        self.matrices, self.factors, self.own, self.whole = matrices, refreeze(factors), own, whole
         self.horizon = len(matrices) + 1
         self.pairs = staged_pairs(own, self.horizon)
         self.shape = (self.pairs.count, self.pairs.states)
@@ -131,6 +132,9 @@ class StagedTransitions:
             (inner.data, inner.indices + before, np.append(inner.indptr, np.full(rest, inner.indptr[-1]))),
             shape=self.shape,
         )
+        if self.whole:
+            rows = np.arange(self.last_pairs.start, self.shape[0])
+            return wide + sp.csr_array((np.ones(rows.size), (rows, np.full(rows.size, self.end))), shape=self.shape)
         return with_rest(wide, self.end)
 
     def parts(self) -> tuple[Any, ...]:
