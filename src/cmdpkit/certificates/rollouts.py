@@ -6,8 +6,8 @@ Pontil 2009) hold at any number n of rollouts: with probability 1 − δ,
     |mean − E| ≤ sqrt(2 v ln(4/δ) / n) + 7 R ln(4/δ) / (3 (n − 1)),        v the sample variance.
 
 The m + 1 quantities share δ equally. What is cut off after N steps lies between γ^N low/(1 − γ) and γ^N high/(1 − γ),
-and is part of the interval. Rollouts over a finite horizon end after T steps: nothing is cut off, and R is the sum of the
-ranges of all stages. When rollouts are added until every limit is decided, look number k spends
+and is part of the interval. Rollouts over a finite horizon end after T steps: nothing is cut off, and R is the sum of
+the ranges of all stages. When rollouts are added until every limit is decided, look number k spends
 δ/(k (k + 1)), so that the intervals hold at all looks together.
 """
 
