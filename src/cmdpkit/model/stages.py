@@ -151,6 +151,12 @@ class StagedTransitions:
         self.__dict__.update({name: value for name, value in state.items() if name != "_sums"})  # its keys are ids
 
 
+def like_shapes(tables: list[Any]) -> list[Any]:
+    """Tables of all stages, where one of them is."""
+    largest = max((table.shape for table in tables), key=len)
+    return [np.broadcast_to(table, largest) for table in tables]
+
+
 def is_by_stage(transitions: Any) -> bool:
     """Whether transitions are given for each stage: a list with sparse matrices in it, or an array (T, S, A, S)."""
     if isinstance(transitions, (list, tuple)):

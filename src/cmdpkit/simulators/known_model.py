@@ -188,8 +188,11 @@ class StagedSimulator(ModelSimulator):
         return _starts(np.array([0, states.size]), states, self.cmdp.initial[states])
 
 
-def as_simulator(model: Any, what: str = "simulation") -> Simulator:
-    """Return a simulator unchanged; make one of a model, if its values are those of rollouts."""
+def as_simulator(model: Any, what: str = "simulation", horizons: bool = False) -> Simulator:
+    """Return a simulator unchanged; make one of a model, if its values are those of rollouts.
+
+    `horizons` says that finite horizons are welcome, of which the simulator has a state for each state and stage.
+    """
     if isinstance(model, CMDP):
         if model.criterion == "average":
             raise ValueError(
@@ -197,11 +200,16 @@ def as_simulator(model: Any, what: str = "simulation") -> Simulator:
                 "known from samples. evaluate() and certify() of this model are exact; for rollouts, give it a "
                 "discount, as in model.with_criterion(gamma=0.999), with limits per step"
             )
-        if model.criterion == "total":
+        if model.criterion == "total" and horizons:
             raise ValueError(
                 f"{what} is for discounted models and finite horizons, where it is known when a rollout may end; the "
                 f"criterion of this one is the {model.value_name}. evaluate() and certify() of this model are exact; "
                 "for rollouts, give it a horizon, as in model.with_criterion(horizon=1000)"
+            )
+        if model.criterion in ("total", "horizon") and not horizons:
+            raise ValueError(
+                f"{what} is for discounted models; the criterion of this one is the {model.value_name}. Solve it from "
+                "its transitions: solve(model) and certify(model, policy) prove the optimum"
             )
         return StagedSimulator(model) if model.criterion == "horizon" else ModelSimulator(model)
     if not isinstance(model, Simulator):
