@@ -128,7 +128,7 @@ def measure(name: str) -> str:
     result = ck.solve(cmdp)
     grown = (peak() - before) / 1e6
     whole = seconds(lambda: ck.solve(cmdp), 2)
-    oracle, weights = Oracle(cmdp.lowering.model), np.append(1.0, np.full(size.limits, 0.3))  # type: ignore[union-attr]
+    oracle, weights = Oracle(cmdp.lowering.model), np.append(1.0, np.full(size.limits, 0.3))
     call = seconds(lambda: oracle.minimise(weights), 3)
     text = f"{name:<18}{result.status.name:>9}{result.iterations:>7}{unit:>10.4f}{call / unit:>8.2f}"
     text += f"{whole / unit / max(result.iterations, 1):>8.2f}{whole:>9.2f}{grown:>9.0f}"

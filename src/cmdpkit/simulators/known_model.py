@@ -146,7 +146,7 @@ class StagedSimulator(ModelSimulator):
 
     def __init__(self, cmdp: CMDP) -> None:
         assert cmdp.horizon is not None
-        self.cmdp, self.horizon = cmdp, cmdp.horizon
+        self.cmdp, self.horizon, self._steps = cmdp, cmdp.horizon, cmdp.horizon
         self.criterion, self.actions, self.gamma = cmdp.criterion, cmdp.actions, cmdp.gamma
         self.constraints, self.maximise = cmdp.constraints, cmdp.maximise
         self.objective_name, self.objective_per_step = cmdp.objective_name, cmdp.objective_per_step
@@ -154,7 +154,7 @@ class StagedSimulator(ModelSimulator):
         self._stages: StagedTransitions = cmdp.lowering.model.transitions  # type: ignore[union-attr]
         self.pairs, self.states = self._stages.pairs, self._stages.shape[1]
         rows = self.num_rows + 1
-        tables = np.zeros((rows, self.horizon, cmdp.pairs.count))
+        tables = np.zeros((rows, self._steps, cmdp.pairs.count))
         for table, given, stage in zip(
             tables, (cmdp.objective, *(c.values for c in cmdp.rows)), (None, *(c.stage for c in cmdp.rows)), strict=True
         ):
@@ -169,16 +169,16 @@ class StagedSimulator(ModelSimulator):
 
     @property
     def ends_within(self) -> int:
-        return self.horizon
+        return self._steps
 
     def sums(self, horizon: int) -> Sums:
-        weights = self.gamma ** np.arange(self.horizon)
+        weights = self.gamma ** np.arange(self._steps)
         none = np.zeros(len(self.lows))
         return Sums(self.lows @ weights, (self.highs - self.lows) @ weights, none, none)
 
     @cached_property
     def _matrix(self) -> tuple[Any, Any, Any]:
-        plain = StagedTransitions(self._stages.matrices, np.ones(self.horizon - 1), self._stages.own, whole=True)
+        plain = StagedTransitions(self._stages.matrices, np.ones(self._steps - 1), self._stages.own, whole=True)
         matrix = plain.tocsr()
         return matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), matrix.data
 
