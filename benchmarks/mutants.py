@@ -285,6 +285,65 @@ MUTANTS: list[Mutant] = [
         ("1.01 * local * horizon + ", "1.01 * local + ", "errors of one step only"),
     ),
     *of(
+        "simulators/simulator.py",
+        "statistics",
+        ("(high - low) * length", "high - low", "the span of a sum is that of a step"),
+    ),
+    *of(
+        "simulators/known_model.py",
+        "criteria::test_intervals_cover_the_exact_values criteria::test_a_certain_cost_is_known_exactly",
+        ("self.lows @ weights,", "0.0 * (self.lows @ weights),", "what quantities count from is forgotten"),
+        (
+            "(self.highs - self.lows) @ weights, none",
+            "0.1 * (self.highs - self.lows) @ weights, none",
+            "a narrow range",
+        ),
+        ("table[some] = each[some]", "table[:] = each", "a limit on one stage counts all of them"),
+    ),
+    *of(
+        "learners/estimators.py",
+        "criteria::test_estimates_over_a_horizon_are_unbiased",
+        ("None if horizon == self.simulator.ends_within else horizon", "horizon", "limits count in part on a horizon"),
+    ),
+    *of(
+        "model/absorbing.py",
+        "total::test_states_in_which_one_can_stay_are_named total::test_bounds_hold_in_exact_arithmetic "
+        "total::test_degenerate_models",
+        ("np.flatnonzero(remaining & (left <= 0))", "np.flatnonzero(remaining & (left <= 1))", "traps are overlooked"),
+        ("weighted = initial * w", "weighted = initial + 0.0 * w", "the start is not weighted"),
+        ("after = np.where(absorbed, 0.0, w)", "after = w.copy()", "the goal counts as a state like others"),
+    ),
+    *of(
+        "model/stages.py",
+        "horizon::test_large_horizons_are_solved_stage_by_stage horizon::test_bounds_hold_in_exact_arithmetic "
+        "horizon_models::test_values_and_visits_are_those_of_the_stages horizon_models::test_wrong_stages_are_refused",
+        ("factors = gamma * w[1:] / (beta * w[:-1])", "factors = w[1:] / (beta * w[:-1])", "the discount is forgotten"),
+        ("slice((t + 1) * S, (t + 2) * S)", "slice(t * S, (t + 1) * S)", "a stage leads to itself"),
+        (
+            "matrices = tuple(known[id(m)] for m in given",
+            "matrices = tuple(known[id(given[0])] for m in given",
+            "all stages are like the first",
+        ),
+        ("np.repeat(w / w[0], pairs.states)", "np.repeat(w / w[-1], pairs.states)", "values are of another unit"),
+        (
+            "stage = np.minimum(rows // self.own.count, self.horizon - 1)",
+            "stage = rows // self.own.count",
+            "the end is a stage",
+        ),
+    ),
+    *of(
+        "evaluation/stages.py",
+        "horizon::test_large_horizons_are_solved_stage_by_stage",
+        ("x[staged.end] += gamma * ended", "x[staged.end] += ended", "visits to the end are not discounted"),
+        ("ahead *= stage.factor", "ahead *= 1.0", "values are of the wrong stage's unit"),
+        (
+            "rows.size > GATHER * own.count:\n            ahead",
+            "rows.size < GATHER * own.count:\n            ahead",
+            "all rows where few would do",
+            "It is only slower: both ways give the same.",
+        ),
+    ),
+    *of(
         "exact/conflict.py",
         "diagnose",
         ("weights, margin = proof", "_, margin = proof", "the conflict is not made smaller"),
@@ -352,7 +411,7 @@ MUTANTS: list[Mutant] = [
             "rng.choice(len(self.policies))",
             "mixtures are drawn evenly",
         ),
-        ('                arrays["weights"],\n', "", "files forget the weights of a mixture"),
+        ('for table in tables], arrays["weights"]', "for table in tables]", "files forget the weights of a mixture"),
     ),
     *of(
         "evaluation/backup.py",
@@ -1005,11 +1064,10 @@ MUTANTS: list[Mutant] = [
         ("share = delta / mean.size", "share = delta", "δ is not shared by the quantities"),
         ("(look * (look + 1) if until_decided else 1)", "1", "looks spend no δ"),
         ("(seed, JUDGING, look)", "(seed, JUDGING, 1)", "rollouts are drawn twice"),
-        ("mean + width + rest * high", "mean + width", "the upper end forgets the truncated tail"),
-        ("mean - width + rest * low", "mean - width", "the lower end forgets the truncated tail"),
+        ("mean + width + rest_high", "mean + width", "the upper end forgets the truncated tail"),
+        ("mean - width + rest_low", "mean - width", "the lower end forgets the truncated tail"),
         (" + 7.0 * span * log / (3.0 * (rollouts - 1))", "", "the width is right only for many rollouts"),
         ("0.0) / (n - 1)", "0.0) / n", "the variance is biased"),
-        ("(high - low) * length", "high - low", "the span of a sum is that of a step"),
         (
             ".multinomial(rollouts, mixture.weights)",
             ".multinomial(rollouts, [1 / len(mixture)] * len(mixture))",
@@ -1212,7 +1270,7 @@ MUTANTS: list[Mutant] = [
             "scales[0]",
             "CRPO's steps ignore large costs",
         ),
-        ("sampling.horizon or rollout_horizon", "0 or rollout_horizon", "the horizon that was asked for is ignored"),
+        ("sampling.horizon or simulator", "0 or simulator", "the horizon that was asked for is ignored"),
         ('{"seed": seed, ', "{", "a run with another seed is continued"),
         (
             "min(theorem.macro_steps, budget.max_iterations or theorem.macro_steps)",

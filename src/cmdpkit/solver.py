@@ -16,7 +16,7 @@ from cmdpkit.checks import check_count, check_nonnegative, digest
 from cmdpkit.evaluation.patience import hurrying
 from cmdpkit.exact.slater import slater_margin
 from cmdpkit.files import PathLike
-from cmdpkit.model import CMDP, check_model, refuse_averages
+from cmdpkit.model import CMDP, StagedTransitions, check_model, refuse_averages
 from cmdpkit.options import options_of, validated
 from cmdpkit.policy import lowered_policy, raised_policy
 from cmdpkit.rules.base import Rule
@@ -43,7 +43,7 @@ from cmdpkit.run.sampled import learn
 from cmdpkit.run.start import Start, lowered_start, start_from
 from cmdpkit.run.zero import run_zero
 from cmdpkit.settings import Sampling, TabularSettings, ZeroSettings
-from cmdpkit.simulators import Simulator, as_simulator
+from cmdpkit.simulators import ModelSimulator, Simulator
 
 LOG = logging.getLogger("cmdpkit")
 LOG.addHandler(logging.NullHandler())  # silent, unless the program that uses the package wants to hear
@@ -126,8 +126,7 @@ def solve(
     """
     _check_call(model, tol, max_iterations, time_limit, seed, callback)
     if isinstance(model, CMDP) and model.lowering is not None:
-        if sampling is not None:
-            as_simulator(model)  # refuses
+        _check_lowered_sampling(model, sampling)
         if options.get("initial_policy") is not None:
             options["initial_policy"] = lowered_policy(model, options["initial_policy"], "initial_policy")
         begun = None if start is None else lowered_start(start, model)
@@ -138,7 +137,7 @@ def solve(
             seed,
             progress,
             callback,
-            None,
+            sampling,
             budget,
             checkpoint,
             resume,
@@ -220,6 +219,19 @@ def _check_call(model: Any, tol: Any, max_iterations: Any, time_limit: Any, seed
     check_count(seed, "seed", least=0)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, not {type(callback).__name__}")
+
+
+def _check_lowered_sampling(model: CMDP, sampling: Any) -> None:
+    """Settings of the sampled learner that mean something for discounted models only."""
+    if not isinstance(sampling, Sampling):
+        return  # none, or refused later
+    if sampling.schedule:
+        raise ValueError(
+            f"schedule={sampling.schedule!r} has the constants of discounted models; the criterion of this one is the "
+            f"{model.value_name}. Leave out the schedule"
+        )
+    if sampling.horizon is not None and model.horizon is not None:
+        raise ValueError(f"the rollouts of this model have {model.horizon} steps; leave out Sampling(horizon=...)")
 
 
 def _check_deterministic(model: Any, wanted: Any, method: Any, sampling: Any, options: dict[str, Any]) -> None:
@@ -306,7 +318,10 @@ def _store(
 
 def _fingerprint(cmdp: CMDP) -> str:
     matrix = cmdp.transitions
-    parts = (matrix.data, matrix.indices, matrix.indptr) if hasattr(matrix, "indptr") else (matrix,)
+    if isinstance(matrix, StagedTransitions):
+        parts = matrix.parts()
+    else:
+        parts = (matrix.data, matrix.indices, matrix.indptr) if hasattr(matrix, "indptr") else (matrix,)
     discount = -1.0 if cmdp.criterion == "average" else cmdp.gamma
     return digest(*parts, cmdp.costs, cmdp.offsets, cmdp.initial, np.array(discount))
 
@@ -403,8 +418,13 @@ def _solve_by_samples(
     with _progress_bar(progress, choice.name, max_iterations, callback, time_left=True) as watch:
         allowed = Budget(max_iterations, time_limit, watch, transitions)
         with allowed.catching_ctrl_c(), hurrying(allowed.exhausted):
-            learned = learn(as_simulator(model), choice, sampling, allowed, int(seed), checkpoint, resume, slater)
+            learned = learn(_simulator(model), choice, sampling, allowed, int(seed), checkpoint, resume, slater)
             return judged(model, choice.name, sampling, learned, allowed, int(seed))
+
+
+def _simulator(model: CMDP | Simulator) -> Simulator:
+    """Of a discounted model, perhaps one that stands for a horizon: learning needs no more."""
+    return ModelSimulator(model) if isinstance(model, CMDP) else model
 
 
 def _sampled_choice(model: CMDP | Simulator, method: Any, sampling: Any, options: dict[str, Any]) -> Choice:

@@ -1,4 +1,7 @@
-"""The chain of a policy: P_π(s'|s) = Σ_a π(a|s) P(s'|s, a), as an array or, for a sparse model, as a CSR matrix."""
+"""The chain of a policy: P_π(s'|s) = Σ_a π(a|s) P(s'|s, a), as an array or, for a sparse model, as a CSR matrix.
+
+Over the stages of a finite horizon it is not put together (stages.py).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from cmdpkit.checks import Array
-from cmdpkit.model import CMDP
+from cmdpkit.evaluation.stages import StagedChain
+from cmdpkit.model import CMDP, StagedTransitions
 
 HUB = 8.0
 """A state with so many times the neighbours of an average one is a hub: the centre of a star, a common restart."""
@@ -20,12 +24,16 @@ SAMPLE, SHARED = 200, 0.7
 
 def chosen_chain(cmdp: CMDP, choice: Any) -> Any:
     """The chain of a deterministic policy: rows are gathered."""
+    if isinstance(cmdp.transitions, StagedTransitions):
+        return StagedChain(cmdp.transitions, choice=choice)
     return cmdp.transitions[cmdp.pairs.rows(choice)]
 
 
 def mixed_chain(cmdp: CMDP, probabilities: Array) -> Any:
     """The chain of a randomised policy, π(a|s) of all pairs."""
     states, pairs = cmdp.states, cmdp.pairs
+    if isinstance(cmdp.transitions, StagedTransitions):
+        return StagedChain(cmdp.transitions, probabilities)
     if not sp.issparse(cmdp.transitions):
         if pairs.is_full:  # one vector-matrix product per state: (S, 1, A) @ (S, A, S)
             return np.matmul(probabilities[:, None, :], pairs.like(cmdp.transitions))[:, 0, :]

@@ -79,7 +79,7 @@ def bound_by_simulation(
         >>> bool(4.4624 <= found.bound <= 4.57)
         True
     """
-    simulator = as_simulator(simulator)
+    simulator = as_simulator(simulator, "bound_by_simulation")
     check_confidence(confidence)
     check_count(seed, "seed", least=0)
     each = check_count(samples, "samples", least=2) // (2 * simulator.pairs.count)
