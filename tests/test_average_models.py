@@ -522,3 +522,13 @@ def test_other_first_order_methods_approach_the_optimum(method):
     cmdp = admission(5, 0.3, 0.4, 1.0)
     result = ck.solve(cmdp, method, tol=1e-3, max_iterations=3_000)
     assert result.certificate.optimal(1e-2), result.certificate
+
+
+@pytest.mark.parametrize(("seed", "index"), [(2, 2), (2, 12), (6, 1)])
+def test_slater_margins_that_no_stationary_policy_proves(seed, index):
+    """Several classes; a mixture of classes; parts that are hardly ever left, where rounding hides the sign."""
+    from fuzz.judge import Judge
+    from fuzz.models import FAMILIES
+
+    cmdp = FAMILIES["average"](np.random.default_rng([seed, index]))
+    assert Judge(cmdp).slater(ck.slater_margin(cmdp)) == []

@@ -69,12 +69,16 @@ def find_model(
     name: str, parameters: tuple[str, ...] = (), limits: tuple[str, ...] = (), initial: str | None = None
 ) -> CMDP:
     """A model file, a table, or a built-in problem by name with parameters; with other limits and start if given."""
-    if Path(name).suffix.lower() == ".csv" and Path(name).is_file():
+    if is_table(name):
         cmdp = _from_table(name, parameters, limits)
     else:
         cmdp = _find_model(name, parameters)
         cmdp = _with_limits(cmdp, limits) if limits else cmdp
     return cmdp if initial is None else cmdp.started_in(_state(cmdp, initial))
+
+
+def is_table(name: str) -> bool:
+    return Path(name).suffix.lower() == ".csv" and Path(name).is_file()
 
 
 def _state(cmdp: CMDP, text: str) -> int:
@@ -139,7 +143,7 @@ def _column_limit(text: str) -> Any:
     except ValueError:
         ends = []
     if found and len(ends) == 2 and found[2] == "=":
-        return Between(found[1], *ends)
+        return Between(found[1], ends[0], ends[1])
     kinds = {"<=": AtMost, ">=": AtLeast, "==": Equal}
     if not found or len(ends) != 1 or found[2] not in kinds:
         name = found[1] if found else "wear"

@@ -79,9 +79,10 @@ def _average_margin(cmdp: CMDP, tol: float) -> float:
     used = np.flatnonzero(weights > 0.0)
     parts = [averages_with_errors(cmdp, search.probabilities(search.columns[j]), Plan()) for j in used]
     values, errors = (weights[used] @ np.array(column) for column in zip(*parts, strict=True))
-    upper = float((values - np.append(0.0, cmdp.offsets))[1:].max())
-    rounding = float(errors[1:].max()) + MIXED * _size(cmdp)
-    return 0.0 if lower <= 0.0 < upper <= rounding else 0.0 - upper
+    rounding = errors[1:] + MIXED * _size(cmdp)
+    upper = float((values[1:] - cmdp.offsets + rounding).max())
+    unknown = lower <= 0.0 < upper <= 2.0 * float(rounding.max())  # rounding cannot tell the margin from zero
+    return 0.0 if unknown else 0.0 - upper
 
 
 def least_miss(cmdp: CMDP, tol: float = 1e-9, stop: Stop = never) -> LeastMiss:
