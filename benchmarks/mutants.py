@@ -367,6 +367,36 @@ MUTANTS: list[Mutant] = [
         ("prices[at_x >= at_x.max() - slack].min()", "prices[at_x >= at_x.max() - slack].max()", "the tighter price"),
     ),
     *of(
+        "insight/explorer/guard.py",
+        "explorer",
+        ("request.host not in hosts", "False", "any host name reaches the explorer"),
+        ("origin is not None and origin not in origins", "False", "other pages command the explorer"),
+        ('in ("cross-site", "same-site")', 'in ("same-site",)', "requests of other sites are answered"),
+    ),
+    *of(
+        "insight/explorer/dials.py",
+        "explorer",
+        ("not self.low <= number <= self.high", "not self.low <= number", "numbers beyond a slider are accepted"),
+        ("entries[place] = number", "entries[0] = number", "every entry of a list moves the first"),
+    ),
+    *of(
+        "insight/explorer/answers.py",
+        "explorer",
+        ("self._newest[: kind + 1] != mine", "False", "a newer request does not cancel an older one"),
+        ("mine = self._newest[: kind + 1]", "mine = self._newest[kind:]", "a curve cancels an answer"),
+    ),
+    *of(
+        "insight/choices.py",
+        "report",
+        ("np.argsort(-self.visits.ravel()", "np.argsort(self.visits.ravel()", "the least visited states come first"),
+        ("np.minimum.reduceat(place, first", "np.maximum.reduceat(place, first", "another action is called the best"),
+    ),
+    *of(
+        "insight/report/page.py",
+        "report",
+        ('for bad in "<>&\\u2028\\u2029"', 'for bad in "&"', "a label ends the element that holds the data"),
+    ),
+    *of(
         "insight/diagnose.py",
         "diagnose",
         ("limit=c.limit / float(unit)", "limit=c.limit", "units change the values and not the limits"),

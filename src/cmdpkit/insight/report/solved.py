@@ -261,7 +261,8 @@ def frontier_words(found: Frontier) -> str:
         told += f"The time did not suffice for the whole curve: the bounds are up to {apart}."
     if isfinite(edge := float(found.least[0])):
         worse = "less" if found.model.rows[found.model.names.index(found.name)].sign > 0 else "more"
-        told += f" No policy has {worse} than {number(0.0 if abs(edge) < 1e-7 else edge)}."
+        who = "No policy that meets the other limits" if found.model.num_constraints > 1 else "No policy"
+        told += f" {who} has {worse} than {number(0.0 if abs(edge) < 1e-7 else edge)}."
     return told
 
 
