@@ -397,6 +397,35 @@ MUTANTS: list[Mutant] = [
         ('for bad in "<>&\\u2028\\u2029"', 'for bad in "&"', "a label ends the element that holds the data"),
     ),
     *of(
+        "insight/trials.py",
+        "compare",
+        ("np.maximum((low - values)", "np.minimum((low - values)", "only limits missed on both sides count"),
+        ('np.cumsum(history["inner_steps"])\n', 'history["inner_steps"]\n', "evaluations are not added up"),
+        ('("tol", "sampling", "max_iterations")', '("tol", "sampling")', "iterations reach train by another name"),
+    ),
+    *of(
+        "insight/league.py",
+        "compare",
+        (
+            "int(outside[-1]) + 1 if outside.size",
+            "int(outside[0]) + 1 if outside.size",
+            "reached once counts as reached",
+        ),
+        ("0.5 + confidence / 2.0", "confidence", "intervals are one-sided"),
+        ("self._score(mine, best) - self._score(first, best)", "self._score(mine, best)", "differences are not paired"),
+        ("run.final_error > DISAGREEMENT * self.tol", "False", "wrong answers pass for proved ones"),
+    ),
+    *of(
+        "drawing.py",
+        "drawing",
+        (
+            "np.clip(np.asarray(low, dtype=float), least, most)",
+            "np.asarray(low, dtype=float)",
+            "bands leave what is possible",
+        ),
+        ("(known > high).any()", "False", "clipped curves do not say so"),
+    ),
+    *of(
         "insight/diagnose.py",
         "diagnose",
         ("limit=c.limit / float(unit)", "limit=c.limit", "units change the values and not the limits"),
