@@ -289,7 +289,35 @@ MUTANTS: list[Mutant] = [
         "diagnose",
         ("weights, margin = proof", "_, margin = proof", "the conflict is not made smaller"),
         ("sign * proved, sign * attained", "proved, attained", "AtLeast is relaxed to the wrong sign"),
-        ("math.ceil(sign * value / unit)", "math.floor(sign * value / unit)", "printed limits are too tight"),
+        ("rounding=ROUND_CEILING", 'rounding="ROUND_FLOOR"', "printed limits are too tight"),
+    ),
+    *of(
+        "evaluation/rational.py",
+        "rational",
+        ("Fraction(min(int(least.min()), 0), 1 << self.shift)", "Fraction(0)", "a policy that is not best bounds all"),
+        (
+            "np.diag(sums << self.shift)",
+            "np.diag(sums * 0 + 1 << (self.shift + played.shift))",
+            "sums are not divided by",
+        ),
+        ("1 - gamma if row.per_step", "1 + gamma if row.per_step", "limits per step in a wrong unit"),
+    ),
+    *of(
+        "evaluation/rational_averages.py",
+        "rational",
+        (
+            "- self.ahead[rows]\n            matrix",
+            "+ self.ahead[rows]\n            matrix",
+            "a wrong sign in h",
+        ),
+        ("least = min(Fraction", "least = max(Fraction", "the bound of the worst state"),
+        ("min(change), max(change)", "max(change), max(change)", "averages without their errors"),
+    ),
+    *of(
+        "exact/simplex.py",
+        "rational",
+        ("basis[min(ratios)[2]]", "basis[max(ratios)[2]]", "the wrong variable leaves the basis"),
+        ("excess == 0", "excess >= 0", "limits that cannot be met are met"),
     ),
     *of(
         "insight/frontier.py",
