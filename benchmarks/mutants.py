@@ -355,6 +355,34 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     *of(
+        "evaluation/rational.py",
+        "rational",
+        ("Fraction(min(int(least.min()), 0), 1 << self.shift)", "Fraction(0)", "a policy that is not best bounds all"),
+        (
+            "np.diag(sums << self.shift)",
+            "np.diag(sums * 0 + 1 << (self.shift + played.shift))",
+            "sums are not divided by",
+        ),
+        ("1 - gamma if row.per_step", "1 + gamma if row.per_step", "limits per step in a wrong unit"),
+    ),
+    *of(
+        "evaluation/rational_averages.py",
+        "rational",
+        (
+            "- self.ahead[rows]\n            matrix",
+            "+ self.ahead[rows]\n            matrix",
+            "a wrong sign in h",
+        ),
+        ("least = min(Fraction", "least = max(Fraction", "the bound of the worst state"),
+        ("min(change), max(change)", "max(change), max(change)", "averages without their errors"),
+    ),
+    *of(
+        "exact/simplex.py",
+        "rational",
+        ("basis[min(ratios)[2]]", "basis[max(ratios)[2]]", "the wrong variable leaves the basis"),
+        ("excess == 0", "excess >= 0", "limits that cannot be met are met"),
+    ),
+    *of(
         "insight/curves.py",
         "frontier",
         ("(-upper, -lower) if cmdp.maximise", "(-lower, -upper) if cmdp.maximise", "bounds of a reward are swapped"),

@@ -332,9 +332,9 @@ def test_twenty_limits_cost_a_few_policies_each():
 
 
 def shown(found, width):
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(frontier_report(found))
-    return console.file.getvalue()
+    screen = io.StringIO()
+    Console(file=screen, width=width, color_system=None).print(frontier_report(found))
+    return screen.getvalue()
 
 
 def test_tables_show_no_rounding_noise():
