@@ -25,6 +25,9 @@ LIMIT = click.option(
     help="Another limit for a constraint, by name, e.g. power=1.2 (a Between: use=1,3); repeat it per constraint.",
 )
 INITIAL = click.option("--initial", metavar="STATE", help="Start in this state, given by its label or its number.")
+AVERAGE = click.option(
+    "--average", is_flag=True, help="Long-run averages instead of the model's own criterion; limits per step stay."
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 WITH_POLICY = click.option("--with-policy", is_flag=True, help="With --json: include the policy.")
 
@@ -58,12 +61,33 @@ class HelpContext(Context):
 
 
 def find_model(
-    name: str, parameters: tuple[str, ...] = (), limits: tuple[str, ...] = (), initial: str | None = None
+    name: str,
+    parameters: tuple[str, ...] = (),
+    limits: tuple[str, ...] = (),
+    initial: str | None = None,
+    average: bool = False,
+    varied: tuple[str, ...] = (),
 ) -> CMDP:
-    """A model file, or a built-in problem by name with parameters; with other limits and another start if given."""
+    """A model file, or a built-in problem by name with parameters; with other limits, start and criterion if given.
+
+    Names of limits that will be varied are in `varied`.
+    """
     cmdp = _find_model(name, parameters)
+    if average:
+        cmdp = _averaged(cmdp, {*varied, *(text.rpartition("=")[0] for text in limits)})
     cmdp = _with_limits(cmdp, limits) if limits else cmdp
     return cmdp if initial is None else cmdp.started_in(_state(cmdp, initial))
+
+
+def _averaged(cmdp: CMDP, given: set[str]) -> CMDP:
+    """The model under long-run averages. A limit on a sum means nothing there and must be among those given anew."""
+    sums = [c.name for c in cmdp.constraints if not c.per_step and c.name not in given]
+    if cmdp.criterion != "average" and sums:
+        raise ValueError(
+            f"--average: the limit of {sums[0]!r} bounds the {cmdp.value_name}; give one for the average per step, "
+            f"--limit '{sums[0]}=VALUE'"
+        )
+    return cmdp.with_criterion(average=True)
 
 
 def _state(cmdp: CMDP, text: str) -> int:
@@ -124,9 +148,10 @@ def setting(text: str) -> tuple[str, Any]:
 
     key, _, value = text.partition("=")
     try:
-        return key, literal_eval(value)
+        return key, literal_eval(value.capitalize() if value in ("true", "false") else value)
     except (ValueError, SyntaxError, TypeError):
-        raise ValueError(f"--set {text!r} must be KEY=VALUE with a number, a tuple or a quoted text") from None
+        known = "a number, true, false, a tuple or a quoted text"
+        raise ValueError(f"--set {text!r} must be KEY=VALUE with {known}") from None
 
 
 def need(*packages: str) -> None:

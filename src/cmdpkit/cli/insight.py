@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from cmdpkit.cli.common import DONE, INFEASIBLE, JSON, LIMIT, LIMIT_REACHED, SET, find_model, show
+from cmdpkit.cli.common import AVERAGE, DONE, INFEASIBLE, JSON, LIMIT, LIMIT_REACHED, SET, find_model, show
 
 
 @click.command(short_help="The optimum as a function of one limit or two.")
@@ -22,6 +22,7 @@ from cmdpkit.cli.common import DONE, INFEASIBLE, JSON, LIMIT, LIMIT_REACHED, SET
 @click.option("--csv", type=click.Path(dir_okay=False), help="Write the points to this file.")
 @click.option("--plot", type=click.Path(dir_okay=False), help="Draw them to this file (.png, .pdf, .svg).")
 @SET
+@AVERAGE
 @JSON
 def frontier(
     model: str,
@@ -33,6 +34,7 @@ def frontier(
     csv: str | None,
     plot: str | None,
     parameters: tuple[str, ...],
+    average: bool,
     as_json: bool,
 ) -> None:
     """The optimum of MODEL as a function of one limit or two, certified everywhere.
@@ -50,7 +52,7 @@ def frontier(
         raise ValueError(f"--limits was given {len(values)} times for {len(names)} limits; give it once per --limit")
     lists = [[_number(text, "--limits") for text in part.split(",")] for part in values]
     limits = None if not lists else lists[0] if len(lists) == 1 else lists
-    cmdp = find_model(model, parameters)
+    cmdp = find_model(model, parameters, average=average, varied=names)
     found = find(cmdp, names[0] if len(names) == 1 else names, limits, tol=tol, points=points, time_limit=time_limit)
     if csv is not None:
         found.to_csv(csv)
@@ -72,6 +74,7 @@ def frontier(
 @click.option("--time-limit", type=float, metavar="SECONDS", help="Stop after this time with what is proved so far.")
 @SET
 @LIMIT
+@AVERAGE
 @JSON
 def diagnose(
     model: str,
@@ -80,6 +83,7 @@ def diagnose(
     time_limit: float | None,
     parameters: tuple[str, ...],
     limits: tuple[str, ...],
+    average: bool,
     as_json: bool,
 ) -> None:
     """Say whether the limits of MODEL can be met; if not, which of them conflict and how far to relax them.
@@ -93,7 +97,8 @@ def diagnose(
     if relative and units:
         raise ValueError("give either --relative or --unit")
     sizes = {name: _number(size, "--unit") for name, _, size in (text.rpartition("=") for text in units)}
-    found = find(find_model(model, parameters, limits), RELATIVE if relative else sizes or None, time_limit=time_limit)
+    cmdp = find_model(model, parameters, limits, average=average)
+    found = find(cmdp, RELATIVE if relative else sizes or None, time_limit=time_limit)
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:

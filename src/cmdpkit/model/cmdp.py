@@ -38,7 +38,16 @@ from cmdpkit.checks import (
 )
 from cmdpkit.files import PathLike, load_arrays, save_arrays
 from cmdpkit.model.absorbing import until_absorbed
-from cmdpkit.model.limits import AtLeast, AtMost, Between, Equal, Limit, check_limits, check_new_limits
+from cmdpkit.model.limits import (
+    ONE_CRITERION,
+    AtLeast,
+    AtMost,
+    Between,
+    Equal,
+    Limit,
+    check_limits,
+    check_new_limits,
+)
 from cmdpkit.model.pairs import Label, Pairs, check_available, check_labels, check_table, initial_state
 from cmdpkit.model.problem import Problem
 from cmdpkit.model.stages import forward_blocks, over_stages
@@ -865,7 +874,7 @@ def _check_criterion(gamma: Any, horizon: Any, average: Any) -> tuple[str, float
         raise TypeError(f"average must be True or False, not {average!r}")
     if average and (gamma is not None or horizon is not None):
         other, what = (f"gamma={gamma!r}", "discount") if horizon is None else (f"horizon={horizon!r}", "horizon")
-        raise ValueError(f"a long-run average has no {what}: leave out {other}, or average=True")
+        raise ValueError(f"a long-run average has no {what}: leave out {other}, or average=True. {ONE_CRITERION}")
     if average:
         return "average", 1.0, None
     if horizon is not None:
