@@ -179,7 +179,7 @@ def solve(
                 outcome = _run(model, allowed, name, choice, xi, tol, store, begin)
             if outcome.certificate.infeasibility is not None:
                 outcome = with_least_violation(model, outcome, allowed)
-    return _result(model, name, with_classes(model, outcome), allowed.elapsed)
+    return _result(model, name, with_classes(model, outcome, choice is not None), allowed.elapsed)
 
 
 def _check_call(model: Any, tol: Any, max_iterations: Any, time_limit: Any, seed: Any, callback: Any) -> None:
@@ -203,7 +203,6 @@ def _check_deterministic(model: Any, wanted: Any, method: Any, sampling: Any, op
     if not isinstance(method, str) or method != "auto" or options:
         other = f"option {next(iter(options))!r}" if options else f"method {method!r}"
         raise ValueError(f"deterministic=True is a method of its own; leave out {other}")
-    refuse_averages(model, "deterministic=True")
     refuse_large(model)
 
 
