@@ -121,15 +121,17 @@ def multichain(seed):
     return ck.CMDP(P, cost=costs[0], constraints=limits, average=True, initial=initial, action_axis=1)
 
 
-def by_chain(chain, seed):
-    """Transitions of shape (S, A, S) of any kind, with limits that are tight, loose, exact or impossible."""
-    rng = np.random.default_rng(seed)
-    S, A, m = int(rng.integers(1, 9)), int(rng.integers(1, 5)), int(rng.integers(0, 4))
-    P = chain(rng, S, A)
-    limits = []
-    for i in range(m):
-        c = rng.normal(size=(S, A))
-        least, most = (average_lp(ck.CMDP(P, cost=t, average=True, initial=0, action_axis=1), True) for t in (c, -c))
-        share = float(rng.choice([-0.1, 0.0, 0.2, 0.5, 1.0], p=[0.05, 0.1, 0.35, 0.35, 0.15]))
-        limits.append(ck.AtMost(c, least + share * (-most - least), name=f"c{i}"))
-    return ck.CMDP(P, cost=rng.normal(size=(S, A)), constraints=limits, average=True, initial=0, action_axis=1)
+def admission(capacity, arrive, serve, limit):
+    """A queue in ticks: an arrival (admitted or not) or a service. Most admissions, with a limit on the mean length."""
+    S = capacity + 1
+    P = np.zeros((S, 2, S))
+    admitted = np.zeros((S, 2))
+    for n in range(S):
+        down, up = max(n - 1, 0), min(n + 1, capacity)
+        for a in (0, 1):
+            P[n, a, down] += serve
+            P[n, a, up if a else n] += arrive
+            P[n, a, n] += 1.0 - arrive - serve
+        admitted[n, 1] = arrive if n < capacity else 0.0
+    length = ck.AtMost(np.arange(S)[:, None] * np.ones((1, 2)), limit, name="length")
+    return ck.CMDP(P, reward=admitted, constraints=[length], average=True, initial=capacity, action_axis=1)
