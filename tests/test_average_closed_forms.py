@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import cmdpkit as ck
-from averages import admission, average_lp
 from cmdpkit.run.status import Status
+from long_run import admission, average_lp
 
 METHODS = ("auto", "columns", "lp", "pmd-pd")
 

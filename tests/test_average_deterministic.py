@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import cmdpkit as ck
-from averages import communicating, multichain, unichain
 from cmdpkit.evaluation.average import long_run_distribution
 from cmdpkit.run.status import Status
+from long_run import communicating, multichain, unichain
 
 METHODS = {"unichain": unichain, "communicating": communicating, "multichain": multichain}
 

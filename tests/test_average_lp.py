@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import cmdpkit as ck
-from averages import average_lp, communicating, multichain, unichain
 from cmdpkit.run.status import Status
+from long_run import average_lp, communicating, multichain, unichain
 
 METHODS = ("auto", "columns", "lp", "pmd-pd")
 

@@ -9,13 +9,13 @@ import scipy.sparse as sp
 from scipy.optimize import linprog
 
 import cmdpkit as ck
-from averages import admission, average_lp, unichain
 from cmdpkit.certificates.checker import values_with_errors
 from cmdpkit.evaluation.bounds import local_bound, macqueen_bound
 from cmdpkit.evaluation.gains import AverageSystem, policy_system
 from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.mdp import minimise
 from cmdpkit.run.status import Status
+from long_run import admission, average_lp, unichain
 
 # -- bounds and values, in exact fractions ---------------------------------------------------------------------------
 

@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 import cmdpkit as ck
-from averages import average_lp, communicating
 from cmdpkit.cli.main import cli
 from cmdpkit.run.status import Status
+from long_run import average_lp, communicating
 
 
 def queue(limit=1.0):

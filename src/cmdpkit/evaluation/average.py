@@ -139,7 +139,7 @@ def _visits(among: Any, first: Array, leave: Array) -> Array:
         factors = splu((sp.eye_array(n) - among).T.tocsc())
     except RuntimeError as error:  # exactly singular
         raise ArithmeticError("some states are left so seldom that long-run averages are lost in rounding") from error
-    return np.maximum(factors.solve(first), 0.0)
+    return np.asarray(np.maximum(factors.solve(first), 0.0))
 
 
 def _without_differences(P: Array, b: Array, leave: Array) -> Array:
