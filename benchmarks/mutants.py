@@ -285,19 +285,144 @@ MUTANTS: list[Mutant] = [
         ("1.01 * local * horizon + ", "1.01 * local + ", "errors of one step only"),
     ),
     *of(
+        "simulators/simulator.py",
+        "statistics",
+        ("(high - low) * length", "high - low", "the span of a sum is that of a step"),
+    ),
+    *of(
+        "simulators/known_model.py",
+        "criteria::test_intervals_cover_the_exact_values criteria::test_a_certain_cost_is_known_exactly",
+        ("self.lows @ weights,", "0.0 * (self.lows @ weights),", "what quantities count from is forgotten"),
+        (
+            "(self.highs - self.lows) @ weights, none",
+            "0.1 * (self.highs - self.lows) @ weights, none",
+            "a narrow range",
+        ),
+        ("table[some] = each[some]", "table[:] = each", "a limit on one stage counts all of them"),
+    ),
+    *of(
+        "learners/estimators.py",
+        "criteria::test_estimates_over_a_horizon_are_unbiased",
+        ("None if horizon == self.simulator.ends_within else horizon", "horizon", "limits count in part on a horizon"),
+    ),
+    *of(
+        "model/absorbing.py",
+        "total::test_states_in_which_one_can_stay_are_named total::test_bounds_hold_in_exact_arithmetic "
+        "total::test_degenerate_models",
+        ("np.flatnonzero(remaining & (left <= 0))", "np.flatnonzero(remaining & (left <= 1))", "traps are overlooked"),
+        ("weighted = initial * w", "weighted = initial + 0.0 * w", "the start is not weighted"),
+        ("after = np.where(absorbed, 0.0, w)", "after = w.copy()", "the goal counts as a state like others"),
+    ),
+    *of(
+        "model/stages.py",
+        "horizon::test_large_horizons_are_solved_stage_by_stage horizon::test_bounds_hold_in_exact_arithmetic "
+        "horizon_models::test_values_and_visits_are_those_of_the_stages horizon_models::test_wrong_stages_are_refused",
+        ("factors = gamma * w[1:] / (beta * w[:-1])", "factors = w[1:] / (beta * w[:-1])", "the discount is forgotten"),
+        ("slice((t + 1) * S, (t + 2) * S)", "slice(t * S, (t + 1) * S)", "a stage leads to itself"),
+        (
+            "matrices = tuple(known[id(m)] for m in given",
+            "matrices = tuple(known[id(given[0])] for m in given",
+            "all stages are like the first",
+        ),
+        ("np.repeat(w / w[0], pairs.states)", "np.repeat(w / w[-1], pairs.states)", "values are of another unit"),
+        (
+            "stage = np.minimum(rows // self.own.count, self.horizon - 1)",
+            "stage = rows // self.own.count",
+            "the end is a stage",
+        ),
+    ),
+    *of(
+        "evaluation/stages.py",
+        "horizon::test_large_horizons_are_solved_stage_by_stage",
+        ("x[staged.end] += gamma * ended", "x[staged.end] += ended", "visits to the end are not discounted"),
+        ("ahead *= stage.factor", "ahead *= 1.0", "values are of the wrong stage's unit"),
+        (
+            "rows.size > GATHER * own.count:\n            ahead",
+            "rows.size < GATHER * own.count:\n            ahead",
+            "all rows where few would do",
+            "It is only slower: both ways give the same.",
+        ),
+    ),
+    *of(
         "exact/conflict.py",
         "diagnose",
         ("weights, margin = proof", "_, margin = proof", "the conflict is not made smaller"),
         ("sign * proved, sign * attained", "proved, attained", "AtLeast is relaxed to the wrong sign"),
-        ("math.ceil(sign * value / unit)", "math.floor(sign * value / unit)", "printed limits are too tight"),
+        (
+            "create_decimal(Decimal(sign * value))",
+            "create_decimal(Decimal(value))",
+            "printed limits of AtLeast turn around",
+        ),
     ),
     *of(
-        "insight/frontier.py",
+        "evaluation/rational.py",
+        "rational",
+        ("Fraction(min(int(least.min()), 0), 1 << self.shift)", "Fraction(0)", "a policy that is not best bounds all"),
+        (
+            "np.diag(sums << self.shift)",
+            "np.diag(sums * 0 + 1 << (self.shift + played.shift))",
+            "sums are not divided by",
+        ),
+        ("1 - gamma if row.per_step", "1 + gamma if row.per_step", "limits per step in a wrong unit"),
+    ),
+    *of(
+        "evaluation/rational_averages.py",
+        "rational",
+        (
+            "- self.ahead[rows]\n            matrix",
+            "+ self.ahead[rows]\n            matrix",
+            "a wrong sign in h",
+        ),
+        ("least = min(Fraction", "least = max(Fraction", "the bound of the worst state"),
+        ("min(change), max(change)", "max(change), max(change)", "averages without their errors"),
+    ),
+    *of(
+        "exact/simplex.py",
+        "rational",
+        ("basis[min(ratios)[2]]", "basis[max(ratios)[2]]", "the wrong variable leaves the basis"),
+        ("excess == 0", "excess >= 0", "limits that cannot be met are met"),
+    ),
+    *of(
+        "insight/curves.py",
         "frontier",
         ("(-upper, -lower) if cmdp.maximise", "(-lower, -upper) if cmdp.maximise", "bounds of a reward are swapped"),
+    ),
+    *of(
+        "insight/line.py",
+        "frontier",
         ("values[k] - values[flatter]", "values[flatter] - values[k]", "kinks at the wrong limits"),
         ("share * (xs[j + step] - xs[j])", "0.0 * (xs[j + step] - xs[j])", "ranges of prices end at points"),
         ("prices[at_x >= at_x.max() - slack].min()", "prices[at_x >= at_x.max() - slack].max()", "the tighter price"),
+    ),
+    *of(
+        "insight/explorer/guard.py",
+        "explorer",
+        ("request.host not in hosts", "False", "any host name reaches the explorer"),
+        ("origin is not None and origin not in origins", "False", "other pages command the explorer"),
+        ('in ("cross-site", "same-site")', 'in ("same-site",)', "requests of other sites are answered"),
+    ),
+    *of(
+        "insight/explorer/dials.py",
+        "explorer",
+        ("not self.low <= number <= self.high", "not self.low <= number", "numbers beyond a slider are accepted"),
+        ("entries[place] = number", "entries[0] = number", "every entry of a list moves the first"),
+    ),
+    *of(
+        "insight/explorer/answers.py",
+        "explorer",
+        ("self._newest[: kind + 1] != mine", "False", "a newer request does not cancel an older one"),
+        ("mine = self._newest[: kind + 1]", "mine = self._newest[kind:]", "a curve cancels an answer"),
+    ),
+    *of(
+        "insight/choices.py",
+        "report",
+        ("np.argsort(-self.visits.ravel()", "np.argsort(self.visits.ravel()", "the least visited states come first"),
+        ("np.minimum.reduceat(place, first", "np.maximum.reduceat(place, first", "another action is called the best"),
+    ),
+    *of(
+        "insight/report/page.py",
+        "report",
+        ('for bad in "<>&\\u2028\\u2029"', 'for bad in "&"', "a label ends the element that holds the data"),
     ),
     *of(
         "insight/trials.py",
@@ -332,7 +457,7 @@ MUTANTS: list[Mutant] = [
         "insight/diagnose.py",
         "diagnose",
         ("limit=c.limit / float(unit)", "limit=c.limit", "units change the values and not the limits"),
-        ("sizes[cmdp.names.index(name)] = size", "sizes[0] = size", "units of the wrong limit"),
+        ("sizes[meant] = size", "sizes[0] = size", "units of the wrong limit"),
     ),
     *of(
         "exact/memory.py",
@@ -373,7 +498,7 @@ MUTANTS: list[Mutant] = [
             "rng.choice(len(self.policies))",
             "mixtures are drawn evenly",
         ),
-        ('                arrays["weights"],\n', "", "files forget the weights of a mixture"),
+        ('for table in tables], arrays["weights"]', "for table in tables]", "files forget the weights of a mixture"),
     ),
     *of(
         "evaluation/backup.py",
@@ -585,10 +710,10 @@ MUTANTS: list[Mutant] = [
     *of(
         "exact/integer.py",
         "deterministic",
-        ("if (v[1:] <= allowed).all():", "if True:", "a policy that misses a limit is taken"),
+        ("if (v[1:] <= allowed).all() and", "if", "a policy that misses a limit is taken"),
         (
-            "low, high = np.append(low, -np.inf)",
-            "low, high = np.append(low, 0.0)",
+            "low, high = np.append(self.low, -np.inf)",
+            "low, high = np.append(self.low, 0.0)",
             "other policies are excluded as well",
         ),
         (
@@ -1026,11 +1151,10 @@ MUTANTS: list[Mutant] = [
         ("share = delta / mean.size", "share = delta", "δ is not shared by the quantities"),
         ("(look * (look + 1) if until_decided else 1)", "1", "looks spend no δ"),
         ("(seed, JUDGING, look)", "(seed, JUDGING, 1)", "rollouts are drawn twice"),
-        ("mean + width + rest * high", "mean + width", "the upper end forgets the truncated tail"),
-        ("mean - width + rest * low", "mean - width", "the lower end forgets the truncated tail"),
+        ("mean + width + rest_high", "mean + width", "the upper end forgets the truncated tail"),
+        ("mean - width + rest_low", "mean - width", "the lower end forgets the truncated tail"),
         (" + 7.0 * span * log / (3.0 * (rollouts - 1))", "", "the width is right only for many rollouts"),
         ("0.0) / (n - 1)", "0.0) / n", "the variance is biased"),
-        ("(high - low) * length", "high - low", "the span of a sum is that of a step"),
         (
             ".multinomial(rollouts, mixture.weights)",
             ".multinomial(rollouts, [1 / len(mixture)] * len(mixture))",
@@ -1233,7 +1357,7 @@ MUTANTS: list[Mutant] = [
             "scales[0]",
             "CRPO's steps ignore large costs",
         ),
-        ("sampling.horizon or rollout_horizon", "0 or rollout_horizon", "the horizon that was asked for is ignored"),
+        ("sampling.horizon or simulator", "0 or simulator", "the horizon that was asked for is ignored"),
         ('{"seed": seed, ', "{", "a run with another seed is continued"),
         (
             "min(theorem.macro_steps, budget.max_iterations or theorem.macro_steps)",

@@ -35,7 +35,7 @@ def main() -> None:
         page.goto(path.as_uri())
         page.wait_for_selector("html[data-drawn=yes]")
         page.screenshot(path=HERE / "report.png", clip={"x": 0, "y": 0, "width": 1280, "height": 1700}, full_page=True)
-        with serving(cmdp, NAME, {}, NAME, title, NAME, time_limit=60.0) as (server, address):
+        with serving(cmdp, NAME, {}, NAME, title, [NAME], time_limit=60.0) as (server, address):
             threading.Thread(target=server.serve_forever, daemon=True).start()
             page.goto(address)
             page.get_by_text("The optimum is proved to lie in the band").wait_for(timeout=60_000)

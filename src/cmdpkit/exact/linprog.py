@@ -21,7 +21,7 @@ from cmdpkit.exact import highs
 from cmdpkit.exact.highs import Answer
 from cmdpkit.exact.joined import stationary_policy
 from cmdpkit.exact.mdp import Stop
-from cmdpkit.model import CMDP
+from cmdpkit.model import CMDP, as_csr
 from cmdpkit.policy import TabularPolicy
 
 TINY = 2_000
@@ -46,9 +46,13 @@ class LPSolution:
 
 
 def solve_lp(
-    cmdp: CMDP, time_limit: float | None = None, max_iterations: int | None = None, stop: Stop | None = None
+    cmdp: CMDP,
+    time_limit: float | None = None,
+    max_iterations: int | None = None,
+    stop: Stop | None = None,
+    tol: float = 1e-6,
 ) -> LPSolution:
-    """The optimal policy and multipliers of the constrained problem; `stop` ends the search for them."""
+    """The optimal policy, met to `tol`, and multipliers of the constrained problem; `stop` ends the search for them."""
     scales = cost_scales(cmdp)
     rows = cmdp.costs[1:] / scales[1:, None]
     options = {"time_limit": time_limit and max(time_limit, 1e-3), "maxiter": max_iterations}
@@ -61,7 +65,7 @@ def solve_lp(
         return LPSolution(None, message=answer.message, iterations=answer.iterations, out_of_budget=stopped)
     multipliers = np.maximum(-answer.prices, 0.0) * scales[0] / scales[1:]
     visits = cmdp.pairs.sum(cmdp.pairs.like(np.maximum(answer.x, 0.0)))
-    return LPSolution(True, _policy(cmdp, answer.x), multipliers, visits, answer.message, answer.iterations)
+    return LPSolution(True, _policy(cmdp, answer.x, tol), multipliers, visits, answer.message, answer.iterations)
 
 
 def least_violation(
@@ -101,12 +105,12 @@ def _policy(cmdp: CMDP, x: Array, tol: float = 1e-6) -> TabularPolicy:
     return TabularPolicy.from_occupancy(pairs, pairs.like(x), pairs.uniform())
 
 
-def _stationary(cmdp: CMDP, leave: Any) -> tuple[Any, Array]:
+def stationary_flow(cmdp: CMDP, leave: Any) -> tuple[Any, Array]:
     """Stationary occupancies: Σ_a x(s', a) − Σ_{s,a} P(s'|s, a) x(s, a) = 0, Σ x = 1, with rows that sum to one.
 
     States that cannot be visited have no occupancy.
     """
-    matrix = sp.csr_array(cmdp.transitions)
+    matrix = as_csr(cmdp.transitions)
     drawn = sp.diags_array(1.0 / np.asarray(matrix.sum(axis=1)).ravel()) @ matrix
     seen = cmdp.pairs.over(visited(cmdp).astype(float)) * np.ones(cmdp.pairs.shape)
     sums = np.stack([seen.ravel(), 1.0 - seen.ravel()])
@@ -119,7 +123,7 @@ def flow(cmdp: CMDP) -> tuple[Any, Any]:
     """(S, N) matrices: Σ_a x(s', a), and Σ_a x(s', a) − γ Σ_{s,a} P(s'|s, a) x(s, a)."""
     pairs = cmdp.pairs.count
     leave = sp.csr_array((np.ones(pairs), np.arange(pairs), cmdp.pairs.first), shape=(cmdp.states, pairs))
-    balance = leave - cmdp.gamma * sp.csr_array(cmdp.transitions).T
+    balance = leave - cmdp.gamma * as_csr(cmdp.transitions).T
     return leave, balance
 
 
@@ -135,7 +139,7 @@ def _highs(
     """Solve over all occupancies; with `excess`, minimise the t for which row i is at most offset_i + excess_i t."""
     pairs, (leave, balance), right = cmdp.pairs.count, flow(cmdp), cmdp.initial
     if cmdp.criterion == "average":
-        balance, right = _stationary(cmdp, leave)
+        balance, right = stationary_flow(cmdp, leave)
     if excess is not None:
         cost = np.append(cost, 1.0)
         rows = np.hstack([rows, -excess[:, None]])

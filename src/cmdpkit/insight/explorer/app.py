@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ FILES = {"model": "model.npz", "policy": "policy.npz", "report": "report.html"}
 class Explorer:
     """The page of one model: its desk of dials, its answers, and the settings that are pinned."""
 
-    def __init__(self, desk: Desk, title: str, subtitle: str, source: str, seconds: float, port: int) -> None:
+    def __init__(self, desk: Desk, title: str, subtitle: str, source: Sequence[str], seconds: float, port: int) -> None:
         self.desk, self.answers = desk, Answers(desk, seconds)
         self.title, self.subtitle, self.source = title, subtitle, source
         self.pins: dict[str, tuple[Setting, Result]] = {}
@@ -211,7 +212,12 @@ class Explorer:
         except (ValueError, ArithmeticError) as error:
             return no_update, str(error)
         if not found.feasible.any():
-            return no_update, "No value of this limit can be met, because the others cannot."
+            told = (
+                "No value can be met, because the other limits cannot."
+                if found.complete
+                else "No curve in the time allowed."
+            )
+            return view.empty_figure(told), ""
         objective = result.objective if is_proved(result) else float("nan")
         figure = frontier_figure(found, (float(cmdp.limits[axis]), objective))
         return figure, frontier_words(found)

@@ -91,8 +91,13 @@ def _policy_figure(problem: Any, choices: Choices, axes: Any) -> Figure:
         return stage_map(problem, choices)
     if problem.states <= TABLE_STATES and problem.actions <= TABLE_ACTIONS and choices.horizon is None:
         return action_table(problem, choices)
+    return empty_figure("no map of so many states")
+
+
+def empty_figure(told: str) -> Figure:
+    """Nothing to draw, and why."""
     hidden = {"visible": False}
-    text = {"text": "no map of so many states", "showarrow": False, "font": {"size": 14}}
+    text = {"text": told, "showarrow": False, "font": {"size": 14}}
     return {"data": [], "layout": layout(120, xaxis=hidden, yaxis=hidden, annotations=[text])}
 
 
