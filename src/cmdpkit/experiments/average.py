@@ -114,7 +114,7 @@ def _curves(settings: Settings) -> dict[str, dict[str, tuple[Array, Array]]]:
     return {
         str(name): {
             method: (data["k"][chosen], data["error"][chosen])
-            for method in STYLES
+            for method in CURVES
             if (chosen := (data["model"] == name) & (data["method"] == method)).any()
         }
         for name in dict.fromkeys(data["model"])
