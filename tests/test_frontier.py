@@ -6,9 +6,11 @@ import json
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 import cmdpkit as ck
+from cmdpkit.cli.main import cli
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.errors import sum_errors
 from cmdpkit.exact.mdp import Oracle, minimise
@@ -235,6 +237,16 @@ def test_where_interpolated_values_are_negative():
     assert sublevel(xs, np.array([1.0, -1.0, -1.0, 3.0])) == pytest.approx((0.5, 2.25))
     assert sublevel(xs, np.array([-1.0, -1.0, -1.0, -3.0])) == (0.0, 3.0)
     assert sublevel(xs, np.array([1.0, 2.0, 3.0, 4.0])) == (0.0, 0.0)
+
+
+def test_figures_of_the_command_line_have_formats(tmp_path):
+    arguments = ["frontier", "paper", "--limit", "utility", "--limits", "2.5,3"]
+    done = CliRunner().invoke(cli, [*arguments, "--plot", str(tmp_path / "curve"), "--format", "pdf,svg"])
+    assert done.exit_code == 0, done.output
+    assert {path.name for path in tmp_path.iterdir()} == {"curve.pdf", "curve.svg"}
+    assert "shadow price" in (tmp_path / "curve.svg").read_text()
+    with pytest.raises(ValueError, match="needs --plot"):
+        CliRunner().invoke(cli, [*arguments, "--format", "pdf"], catch_exceptions=False)
 
 
 def test_tables_files_and_plots(tmp_path):

@@ -1,11 +1,13 @@
 """The experiments: everything runs, files are whole, and fitted rates are right on known curves."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cmdpkit.experiments.common import linear_rate, read_csv, slope, write_csv
+from cmdpkit.experiments import fig4_tuning
+from cmdpkit.experiments.common import Settings, linear_rate, read_csv, slope, write_csv
 from cmdpkit.experiments.reproduce import EXPERIMENTS, SLOW, reproduce
 
 
@@ -57,6 +59,31 @@ def test_slow_experiments_are_shown_from_their_data(quick):
     assert "Figure 4: Acrobot" in page
     assert "Figure 1:" in page
     assert (folder / "fig4.csv").read_bytes() == before
+
+
+def test_figures_are_drawn_again_in_other_formats(quick):
+    """Nothing is run: the data stay as they are."""
+    folder, _ = quick
+    before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.csv")}
+    sections = reproduce(["fig1"], folder, 3, True, lambda items, _: items, formats=("pdf", "svg"), redraw=True)
+    assert [section.title for section in sections] == ["Figure 1: the tabular experiment"]
+    assert {path.name: path.stat().st_mtime_ns for path in folder.glob("*.csv")} == before
+    assert (folder / "fig1.pdf").read_bytes().startswith(b"%PDF")
+    text = (folder / "fig1.svg").read_text()
+    assert "macro step" in text
+    assert "clipped: curves go on" in text
+
+
+def test_nothing_is_redrawn_without_data(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no data of fig1"):
+        reproduce(["fig1"], tmp_path, 3, True, lambda items, _: items, redraw=True)
+
+
+def test_one_seed_decides_no_claim():
+    stored = Path(__file__).parent.parent / "docs/results"
+    claims = fig4_tuning.section(Settings(stored)).claims
+    assert len(set(read_csv(stored / "fig4_tuning.csv")["seed"])) == 1
+    assert all(claim.verdict.startswith("undecided: one seed") for claim in claims)
 
 
 def test_unknown_experiments_are_refused(tmp_path):
