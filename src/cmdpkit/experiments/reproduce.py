@@ -80,8 +80,9 @@ def reproduce(
     shown = [name for name in EXPERIMENTS if name in chosen or _has_data(name, folder)]
     sections = []
     for name in shown:
-        EXPERIMENTS[name].plot(settings)
         section = EXPERIMENTS[name].section(settings)
+        if name in chosen or not all((folder / file).exists() for file, _ in section.figures):
+            EXPERIMENTS[name].plot(settings)
         sections.append(replace(section, claims=[_unjudged(c) for c in section.claims]) if quick else section)
     page = "\n".join(_page(shown, sections, settings))
     write_whole(page_of(folder), lambda file: file.write(page.encode()))
