@@ -45,7 +45,8 @@ class ExactAverages:
 
     def condition(self) -> Fraction:
         """The relative error of averages that double precision cannot avoid, roughly."""
-        return 1000 * (self.slack + Fraction(1, 2**52) / self.transitions[self.transitions > 0].min())
+        error: Fraction = self.slack + Fraction(1, 2**52) / self.transitions[self.transitions > 0].min()
+        return 1000 * error
 
     def sizes(self) -> list[Fraction]:
         """max |c_i| + |offset_i|: no V_i is larger."""

@@ -96,11 +96,12 @@ class Judge:
         if hasattr(policy, "policies"):
             parts = [self.model.values(part.probabilities) for part in policy.policies]
             weights = [Fraction(float(w)) for w in policy.weights]
-            values = [sum(w * x for w, x in zip(weights, column, strict=True)) for column in zip(*parts, strict=True)]
+            mixed = [sum(w * x for w, x in zip(weights, column, strict=True)) for column in zip(*parts, strict=True)]
             # V_i is affine in the occupancy: offsets count as often as the weights sum to
             rest = 1 - sum(weights)
-            return [v - rest * o for v, o in zip(values, self.model.offsets, strict=True)]
-        return self.model.values(policy.probabilities)
+            return [v - rest * o for v, o in zip(mixed, self.model.offsets, strict=True)]
+        values: list[Fraction] = self.model.values(policy.probabilities)
+        return values
 
     def certificate(self, certificate: Any, values: list[Fraction], label: str) -> list[Finding]:
         """Everything that a certificate claims about a policy with these exact values."""

@@ -1145,6 +1145,10 @@ def test_frontier_on_the_command_line(cmdpkit, tmp_path):
     assert [point["feasible"] for point in points] == [True, True, False]
     assert points[1]["lower"] <= 4.462444 <= points[1]["upper"] + 1e-6
     assert len(csv.read_text().splitlines()) == 4
+    assert f"written to {csv}" in answer.err
+    plot = tmp_path / "curve.png"
+    assert f"written to {plot}" in cmdpkit("frontier", "paper", "--limit", "utility", "--plot", str(plot)).err
+    assert plot.read_bytes().startswith(b"\x89PNG")
     assert "infeasible" in cmdpkit("frontier", "paper", "--limit", "utility", "--limits", "6").out
     assert cmdpkit("frontier", "paper", "--limit", "power").code == 2
 

@@ -146,6 +146,16 @@ def test_every_parameter_can_be_moved_to_its_ends(name):
             assert model.num_constraints == desk.base.num_constraints
 
 
+def test_entries_of_a_list_have_dials_of_their_own():
+    desk = Desk(ck.problems.two_queues(capacity=2), "two_queues", {"capacity": 2})
+    names = [dial.name for dial in desk.dials]
+    assert names[2:] == ["capacity", "arrivals 1", "arrivals 2", "holding 1", "holding 2", "gamma"]
+    setting = list(desk.start)
+    setting[names.index("arrivals 2")] = 0.3
+    expected = ck.problems.two_queues(capacity=2, arrivals=(0.5, 0.3))
+    assert (desk.model(tuple(setting)).transitions != expected.transitions).nnz == 0
+
+
 def test_ranges_are_of_parameters_that_exist():
     from inspect import signature
 
@@ -205,7 +215,8 @@ def test_a_newer_job_cancels_the_one_before():
 
     def endless():
         started.set()
-        while not cancelled():
+        late = time.monotonic() + 10.0
+        while not cancelled() and time.monotonic() < late:
             time.sleep(0.001)
 
     def first():

@@ -129,6 +129,7 @@ def test_choices_are_those_of_the_policy():
     assert choices.words(0, 1) == "z"
     assert choices.visits[0].tolist() == pytest.approx(occupancy.occupancy.sum(axis=1).tolist())
     assert choices.randomised.tolist() == [[True, False]]
+    assert choices.most_visited(1)[1].tolist() == [int(choices.visits[0].argmax())]
 
 
 # -- maps -------------------------------------------------------------------------------------------------------------

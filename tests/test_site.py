@@ -100,6 +100,18 @@ def test_mathematics_is_rendered(site, pages):
         assert not re.search(r"\\(?:lambda|frac|sum|pi|gamma)\b", text)
 
 
+def test_stars_and_indices_of_formulas_are_no_emphasis(site):
+    text = (site / "theory.html").read_text("utf-8")
+    body = re.sub(
+        r"<(pre|code|math).*?</\1>", "", text[text.index("<article") : text.index("</article")], flags=re.DOTALL
+    )
+    assert body.count("<sub>") > 300
+    for emphasised in re.findall(r"<em>(.*?)</em>", body, re.DOTALL):
+        assert re.match(r"[A-Za-z]", emphasised)  # words, and not what stands between two stars
+        assert not re.match(r"[,.)]", emphasised)
+    assert "saddle point (x&#42;, λ&#42;)" in body or "saddle point (x*, λ*)" in body
+
+
 def test_the_reference_says_what_the_docstrings_say(site):
     texts = [(site / f"reference/{name}.html").read_text("utf-8") for name in ("solving", "insight")]
     solving, insight = (re.sub(r"<[^>]+>", "", text) for text in texts)

@@ -30,6 +30,7 @@ from cmdpkit.run.finish import (
     solve_by_columns,
     solve_by_lp,
     with_classes,
+    with_columns_behind,
     with_exact_arithmetic,
     with_least_violation,
     with_others_behind,
@@ -88,7 +89,8 @@ def solve(
         tol: relative gap |objective − bound| / max(1, |objective|), and violation of each limit relative to
             max(1, |limit|). With 0.0 a first-order method runs for exactly `max_iterations` macro steps.
         max_iterations: macro steps of a first-order method (default 10,000; 300 with growing steps or samples), or
-            oracle calls of "auto" and "columns".
+            oracle calls of "auto" and "columns". Where 300 growing steps by default prove nothing, "columns" continues
+            from there; where so many were asked for, the best policy so far is returned.
         time_limit: seconds.
         seed: seed of all random numbers; exact methods use none.
         progress: show a progress bar.
@@ -173,6 +175,7 @@ def solve(
     if choice is None and (checkpoint is not None or resume is not None):
         raise ValueError(f"method {method!r} keeps no checkpoint; only first-order methods do")
     name = method if isinstance(method, str) else choice.name if choice else ""
+    to_the_end = max_iterations is None and tol > 0.0 and choice is not None and choice.method.steps == "growing"
     if max_iterations is None and choice is not None:
         max_iterations = GROWING_ITERATIONS if choice.method.steps == "growing" else FIRST_ORDER_ITERATIONS
     store = _store(model, name, choice, checkpoint, resume, tol, max_iterations)
@@ -186,15 +189,17 @@ def solve(
                 _refuse_units(model, choice, xi)
                 LOG.info("costs are of extreme size (%.3g): solved in other units", model.cost_sizes.max())
                 plain = None if begin is None else begin.without_units()
-                solver = partial(_run, method=name, choice=choice, xi=xi, tol=tol, store=store, start=plain)
+                solver = partial(
+                    _run, method=name, choice=choice, xi=xi, tol=tol, store=store, start=plain, to_the_end=to_the_end
+                )
                 outcome = run_balanced(model, solver, allowed, tol)
             else:
-                outcome = _run(model, allowed, name, choice, xi, tol, store, begin)
+                outcome = _run(model, allowed, name, choice, xi, tol, store, begin, to_the_end)
             if method == "auto" and not deterministic:
                 outcome = with_exact_arithmetic(model, outcome, tol, allowed)
             if outcome.certificate.infeasibility is not None:
                 outcome = with_least_violation(model, outcome, allowed)
-    result = _result(model, name, with_classes(model, outcome), allowed.elapsed)
+    result = _result(model, name, with_classes(model, outcome, choice is not None), allowed.elapsed)
     LOG.info(
         "%s after %d iterations and %.3g s: objective %.9g, gap %.1e, violation %.1e",
         *(result.status.value, result.iterations, result.time),
@@ -237,7 +242,6 @@ def _check_deterministic(model: Any, wanted: Any, method: Any, sampling: Any, op
     if not isinstance(method, str) or method != "auto" or options:
         other = f"option {next(iter(options))!r}" if options else f"method {method!r}"
         raise ValueError(f"deterministic=True is a method of its own; leave out {other}")
-    refuse_averages(model, "deterministic=True")
     refuse_large(model)
 
 
@@ -335,11 +339,13 @@ def _run(
     tol: float,
     store: Checkpoint | None,
     start: Start | None,
+    to_the_end: bool,
 ) -> Outcome:
     if choice is not None:
         if method == ZERO:
             return run_zero(cmdp, choice, xi, budget, tol)
-        return run_first_order(cmdp, choice, budget, tol, store=store)
+        outcome = run_first_order(cmdp, choice, budget, tol, store=store)
+        return with_columns_behind(cmdp, outcome, tol, budget) if to_the_end else outcome
     if method == "lp":
         return solve_by_lp(cmdp, tol, budget, start)
     outcome = solve_by_columns(cmdp, method, tol, budget, start)

@@ -14,7 +14,7 @@ import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.insight.choices import Choices
-from cmdpkit.insight.frontier import Frontier
+from cmdpkit.insight.curves import Frontier
 from cmdpkit.insight.places import Map
 from cmdpkit.insight.words import number, objective_name
 from cmdpkit.model import Problem

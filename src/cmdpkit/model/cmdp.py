@@ -375,6 +375,17 @@ class CMDP(WaysIn, WaysOut, Problem):
         sizes = self.cost_sizes[self.cost_sizes > 0.0]
         return bool(sizes.size and (sizes.min() < 1.0 / LARGEST_RATIO or sizes.max() > LARGEST_RATIO))
 
+    def refuse_extremes(self, what: str) -> None:
+        """Raise a ValueError that says which costs are too large or too small for `what`, if any."""
+        names = ["the objective", *(f"constraint {row.name!r}" for row in self.rows)]
+        for name, size in zip(names, self.cost_sizes, strict=True):
+            if size > 0.0 and not 1.0 / LARGEST_RATIO <= size <= LARGEST_RATIO:
+                exponent = int(np.floor(np.log10(size)))
+                raise ValueError(
+                    f"{name} has costs of size {size:.1e}, too {'large' if exponent > 0 else 'small'} for {what}: "
+                    f"divide them, and the limit if there is one, by 1e{exponent} and multiply the results"
+                )
+
     def balanced(self) -> tuple[CMDP, Any]:
         """The same model with every cost divided by a power of two near its size, and those powers (rows + 1,).
 
