@@ -710,10 +710,10 @@ MUTANTS: list[Mutant] = [
     *of(
         "exact/integer.py",
         "deterministic",
-        ("if (v[1:] <= allowed).all():", "if True:", "a policy that misses a limit is taken"),
+        ("if (v[1:] <= allowed).all() and", "if", "a policy that misses a limit is taken"),
         (
-            "low, high = np.append(low, -np.inf)",
-            "low, high = np.append(low, 0.0)",
+            "low, high = np.append(self.low, -np.inf)",
+            "low, high = np.append(self.low, 0.0)",
             "other policies are excluded as well",
         ),
         (

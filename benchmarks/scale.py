@@ -460,6 +460,7 @@ def page(rows: tuple[Row, ...], limit: float, data: Path) -> Iterator[str]:
         "differs from ours by more than ten tolerances is marked DISAGREES. The tolerance of PDLP is 1e-6, as ours; "
         "simplex and interior point (scipy's `linprog`) run at their defaults."
     )
+    yield from ("", "Long-run averages have a [table of their own](benchmarks_averages.md).")
     yield from targets(measured)
     yield bandwidth()
     yield from small()

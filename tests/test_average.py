@@ -53,6 +53,15 @@ def test_a_queue_in_closed_form():
     np.testing.assert_allclose(stationary(sp.csr_array(P)), expected / expected.sum(), atol=1e-15)
 
 
+@pytest.mark.parametrize("rare", [1e-3, 1e-18, 1e-40])
+def test_states_that_are_hardly_ever_left(rare):
+    """Balance between two states: μ(1)/μ(0) = P(0, 1)/P(1, 0), whatever the sizes; and the way to one of two ends."""
+    P = np.array([[1.0, rare, 0.0], [0.5 * rare, 1.0, 0.0], [0.3, 0.0, 0.7]])
+    np.testing.assert_allclose(long_run_distribution(P, np.array([0.0, 0.0, 1.0])), [1 / 3, 2 / 3, 0.0], rtol=1e-12)
+    P = np.array([[1.0, rare, 3.0 * rare], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    np.testing.assert_allclose(long_run_distribution(P, np.array([1.0, 0.0, 0.0])), [0.0, 0.25, 0.75], rtol=1e-12)
+
+
 def test_averages_of_a_policy_and_of_a_mixture():
     """A machine that is run (reward 1, breaks with 0.1) and repaired: broken one step in eleven."""
     P = np.array([[[0.9, 0.1]], [[1.0, 0.0]]])

@@ -1,4 +1,4 @@
-"""Models of long-run averages, against LPs over occupancies, exact fractions, closed forms and hand-built chains."""
+"""Models of long-run averages: bounds and values in exact fractions, systems of every kind, hand-built chains."""
 
 from fractions import Fraction
 from itertools import product
@@ -15,100 +15,7 @@ from cmdpkit.evaluation.gains import AverageSystem, policy_system
 from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.mdp import minimise
 from cmdpkit.run.status import Status
-
-METHODS = ("auto", "columns", "lp", "pmd-pd")
-
-
-# -- models, and an LP written from the user's own data ---------------------------------------------------------------
-
-
-def lp_of(cmdp, several=False):
-    """The optimum over stationary occupancies x, in the user's sense; None if no policy meets the limits.
-
-    With `several`, of models with several classes (Hordijk and Kallenberg 1984): y are visits on the way to a class,
-    Σ_a x(s', a) + Σ_a y(s', a) − Σ P y = ρ(s').
-    """
-    P = cmdp.transitions.toarray() if sp.issparse(cmdp.transitions) else np.asarray(cmdp.transitions)
-    n, S = P.shape
-    leave = np.zeros((S, n))
-    leave[cmdp.pairs.state, np.arange(n)] = 1.0
-    # Balance in all states but one implies it there
-    balance, b_eq = np.vstack([(leave - P.T)[1:], np.ones((1, n))]), np.append(np.zeros(S - 1), 1.0)
-    sides = [side for c in cmdp.constraints for side in c.sides()]
-    rows = np.array([side.sign * np.ravel(side.values) for side in sides]).reshape(-1, n)
-    limits = [side.sign * side.limit for side in sides]
-    cost = (-1.0 if cmdp.maximise else 1.0) * np.ravel(cmdp.objective)
-    if several:
-        balance = np.block([[balance, np.zeros((S, n))], [leave, leave - P.T]])
-        b_eq = np.append(b_eq, cmdp.initial)
-        rows, cost = np.hstack([rows, np.zeros_like(rows)]), np.append(cost, np.zeros(n))
-    found = linprog(cost, rows, limits, balance, b_eq, method="highs")
-    assert found.status in (0, 2), found.message
-    return None if found.status == 2 else (-found.fun if cmdp.maximise else found.fun)
-
-
-def unichain(seed):
-    """A small random model in which every policy comes back to state 0: sparse, dense, periodic, with missing actions.
-
-    Limits are what a random policy has, with a margin; some are equations, and some are impossible.
-    """
-    rng = np.random.default_rng(seed)
-    S, A, m = int(rng.integers(1, 13)), int(rng.integers(1, 5)), int(rng.integers(0, 4))
-    P = np.where(rng.random((S, A, S)) < 0.4, rng.random((S, A, S)) ** 3, 0.0)
-    if seed % 4 == 1 and S > 1:  # period 2: states move between two halves, and half of them hold state 0
-        side = np.arange(S) % 2
-        P[side[:, None, None] == side[None, None, :] + np.zeros((S, A, S), dtype=int)] = 0.0
-        P[side == 0, :, 1] += 0.05
-        P[side == 1, :, 0] += 0.05
-    else:
-        P[:, :, 0] += 0.05
-    P /= P.sum(axis=2, keepdims=True)
-    pi = rng.dirichlet(np.ones(A), size=S)
-    chain = np.linalg.matrix_power(0.5 * np.eye(S) + 0.5 * np.einsum("sa,sat->st", pi, P), 2**14)
-    limits = []
-    for i in range(m):
-        c = rng.uniform(-1.0, 1.0, (S, A)) * 10.0 ** rng.integers(-1, 2)
-        value = float((chain[0][:, None] * pi * c).sum())
-        margin = float(rng.choice([1e-4, 0.05])) * np.abs(c).max()
-        if i == 0 and seed % 5 == 2:
-            limits.append(ck.Equal(c, value, name="equal"))
-        elif i == 0 and seed % 5 == 3:
-            limits.append(ck.Between(c, value - 1e-3, value + 1e-2, name="between"))
-        elif rng.random() < 0.5:
-            limits.append(ck.AtLeast(c, value - margin, name=f"c{i}", per_step=bool(i % 2)))
-        else:
-            limits.append(ck.AtMost(c, value + margin, name=f"c{i}", per_step=bool(i % 2)))
-    if seed % 6 == 5:
-        limits.append(ck.AtMost(rng.uniform(0.1, 1.0, (S, A)), 0.09, name="impossible"))
-    available = None
-    if seed % 3 == 1 and not limits:  # with limits, the policy above needs its actions
-        available = rng.random((S, A)) < 0.7
-        available[np.arange(S), rng.integers(A, size=S)] = True
-    objective = {("reward" if rng.random() < 0.5 else "cost"): rng.normal(size=(S, A))}
-    matrix = sp.csr_array(P.reshape(S * A, S)) if rng.random() < 0.5 else P
-    initial = int(rng.integers(S)) if rng.random() < 0.5 else None
-    extra = {} if sp.issparse(matrix) else {"action_axis": 1}
-    return ck.CMDP(matrix, constraints=limits, average=True, initial=initial, available=available, **objective, **extra)
-
-
-@pytest.mark.parametrize("block", range(20))
-def test_every_method_finds_the_optimum_of_the_lp(block):
-    for seed in range(11 * block, 11 * (block + 1)):
-        cmdp = unichain(seed)
-        truth = lp_of(cmdp)
-        for method in METHODS:
-            result = ck.solve(cmdp, method)
-            if truth is None:
-                assert result.status is Status.INFEASIBLE, (seed, method, result.status)
-                continue
-            assert result.status is Status.OPTIMAL, (seed, method, result.status, result.certificate)
-            assert result.objective == pytest.approx(truth, abs=3e-6 * max(1.0, abs(truth))), (seed, method)
-            objective, values = ck.long_run_averages(cmdp, result.policy)
-            assert result.objective == pytest.approx(objective, abs=1e-8)
-            np.testing.assert_allclose(result.constraint_values, values, atol=1e-8)
-            if method != "pmd-pd" and len(cmdp.constraints) < 2:
-                assert len(result.policy.randomised_states()) <= len(cmdp.constraints), (seed, method)
-
+from long_run import admission, average_lp, unichain
 
 # -- bounds and values, in exact fractions ---------------------------------------------------------------------------
 
@@ -214,64 +121,7 @@ def test_a_start_that_can_end_in_two_classes():
     np.testing.assert_allclose(found.occupancy.ravel(), [0.0, 1 / 3, 1 / 3, 1 / 3], atol=1e-13)
 
 
-# -- closed forms ----------------------------------------------------------------------------------------------------
-
-
-def admission(capacity, arrive, serve, limit):
-    """A queue in ticks: an arrival (admitted or not) or a service. Most admissions, with a limit on the mean length."""
-    S = capacity + 1
-    P = np.zeros((S, 2, S))
-    admitted = np.zeros((S, 2))
-    for n in range(S):
-        down, up = max(n - 1, 0), min(n + 1, capacity)
-        for a in (0, 1):
-            P[n, a, down] += serve
-            P[n, a, up if a else n] += arrive
-            P[n, a, n] += 1.0 - arrive - serve
-        admitted[n, 1] = arrive if n < capacity else 0.0
-    length = ck.AtMost(np.arange(S)[:, None] * np.ones((1, 2)), limit, name="length")
-    return ck.CMDP(P, reward=admitted, constraints=[length], average=True, initial=capacity, action_axis=1)
-
-
-def admission_by_hand(capacity, arrive, serve, limit):
-    """Admit below a threshold, with probability q at it: the stationary distribution is a product, q by bisection."""
-    ratio = arrive / serve
-
-    def averages(threshold):
-        n, q = int(threshold), threshold - int(threshold)
-        weights = np.append(ratio ** np.arange(n + 1), q * ratio ** (n + 1))
-        weights /= weights.sum()
-        return weights @ np.arange(n + 2), serve * (1.0 - weights[0])  # what is admitted is served
-
-    low, high = 0.0, float(capacity)
-    for _ in range(200):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if averages(middle)[0] <= limit else (low, middle)
-    return averages(low)[1]
-
-
-@pytest.mark.parametrize(("arrive", "serve", "limit"), [(0.3, 0.4, 1.0), (0.4, 0.3, 2.5), (0.2, 0.2, 0.7)])
-def test_admission_to_a_queue_with_a_limit_on_its_length(arrive, serve, limit):
-    cmdp = admission(12, arrive, serve, limit)
-    result = ck.solve(cmdp, tol=1e-10)
-    assert result.status is Status.OPTIMAL
-    assert result.objective == pytest.approx(admission_by_hand(12, arrive, serve, limit), abs=1e-9)
-    assert result.constraint_values[0] == pytest.approx(limit, abs=1e-9)
-
-
-def test_machine_replacement():
-    """A machine of age i costs i² to run; a new one costs 40. Cycles of k periods: (40 + Σ_{i<k} i²) / k, period k."""
-    n = 12
-    P, cost = np.zeros((n, 2, n)), np.zeros((n, 2))
-    for i in range(n):
-        P[i, 0, min(i + 1, n - 1)], cost[i, 0] = 1.0, i**2
-        P[i, 1, 0], cost[i, 1] = 1.0, 40.0 + i**2  # the last period of this machine
-    cmdp = ck.CMDP(P, cost=cost, average=True, initial=0, action_axis=1)
-    best = min((40.0 + sum(i**2 for i in range(k))) / k for k in range(1, n + 1))
-    for method in METHODS:
-        result = ck.solve(cmdp, method, tol=1e-6)
-        assert result.status is Status.OPTIMAL
-        assert result.objective == pytest.approx(best, abs=1e-9 if method != "pmd-pd" else 2e-6 * best)
+# -- several parts of a model --------------------------------------------------------------------------------------
 
 
 def test_parts_that_limits_need_both_of():
@@ -284,34 +134,6 @@ def test_parts_that_limits_need_both_of():
         result = ck.solve(cmdp, method)
         assert result.status is Status.OPTIMAL, method
         assert result.objective == pytest.approx(0.5, abs=3e-6)
-
-
-def test_models_with_several_classes_are_never_solved_wrongly():
-    """Deterministic and random moves, limits or none, against the LP that knows classes."""
-    proved = 0
-    for seed in range(60):
-        rng = np.random.default_rng(seed)
-        S, A, m = int(rng.integers(2, 7)), int(rng.integers(1, 4)), int(rng.integers(0, 3))
-        P = np.zeros((S, A, S))
-        for s, a in product(range(S), range(A)):
-            k = int(rng.integers(1, 3)) if seed % 2 else 1
-            P[s, a, rng.choice(S, k, replace=False)] = rng.dirichlet(np.ones(k))
-        costs = rng.integers(-3, 4, size=(m + 1, S, A)).astype(float)
-        limits = [ck.AtMost(c, float(rng.integers(-2, 3)) + 0.5 * (seed % 2)) for c in costs[1:]]
-        initial = 0 if seed % 4 < 2 else None
-        cmdp = ck.CMDP(P, cost=costs[0], constraints=limits, average=True, initial=initial, action_axis=1)
-        truth = lp_of(cmdp, several=True)
-        for method in ("auto", "lp"):
-            result = ck.solve(cmdp, method)
-            if result.status is Status.OPTIMAL:
-                proved += 1
-                assert truth is not None, (seed, method)
-                assert result.objective == pytest.approx(truth, abs=1e-5), (seed, method)
-            elif result.status is Status.INFEASIBLE:
-                assert truth is None, (seed, method)
-            else:
-                assert result.status is Status.SEVERAL_CLASSES, (seed, method, result.status)
-    assert proved >= 80
 
 
 def test_a_model_that_falls_apart_says_where():
@@ -375,7 +197,7 @@ def test_periodic_chains_larger_than_a_dense_system(period):
     costs = rng.random((2, S, A))
     limit = ck.AtMost(costs[1], 0.35)
     cmdp = ck.CMDP(matrix, reward=costs[0], constraints=[limit], average=True, initial=0)
-    truth = lp_of(cmdp)
+    truth = average_lp(cmdp)
     for method in ("auto", "pmd-pd"):
         result = ck.solve(cmdp, method)
         assert result.status is Status.OPTIMAL
@@ -442,7 +264,7 @@ def test_slater_margin_and_certify(seed):
     if found.fun > 1e-9:
         assert certificate.infeasibility is not None
     else:
-        truth = lp_of(cmdp)
+        truth = average_lp(cmdp)
         assert certificate.bound == pytest.approx(truth, abs=1e-7 * max(1.0, abs(truth)))
 
 
@@ -451,7 +273,7 @@ def test_another_criterion_for_the_same_model():
     averages, built = discounted.with_criterion(average=True), ck.problems.maintenance(average=True)
     result = ck.solve(averages)
     assert result.status is Status.OPTIMAL
-    assert result.objective == ck.solve(built).objective == pytest.approx(lp_of(built), abs=1e-6)
+    assert result.objective == ck.solve(built).objective == pytest.approx(average_lp(built), abs=1e-6)
     back = averages.with_criterion(gamma=0.99)
     np.testing.assert_array_equal(back.costs, discounted.costs)
     with pytest.raises(ValueError, match="leave out gamma"):
@@ -464,7 +286,7 @@ def test_built_in_problems_with_averages(name):
     cmdp = getattr(ck.problems, name)(average=True, **size)
     result = ck.solve(cmdp)
     assert result.status is Status.OPTIMAL
-    assert result.objective == pytest.approx(lp_of(cmdp), abs=1e-5)
+    assert result.objective == pytest.approx(average_lp(cmdp), abs=1e-5)
     np.testing.assert_allclose(ck.long_run_averages(cmdp, result.policy)[1], result.constraint_values, atol=1e-9)
 
 
@@ -515,13 +337,6 @@ def test_what_is_refused():
         ck.solve(cmdp, "pmd-pd", schedule="theory", max_iterations=10)
     with pytest.raises(ValueError, match="simulation knows discounted models only"):
         ck.certify_by_simulation(cmdp, ck.TabularPolicy.uniform(6, 2))
-
-
-@pytest.mark.parametrize("method", ["npg-pd", "crpo", "pmd-pd-zero"])
-def test_other_first_order_methods_approach_the_optimum(method):
-    cmdp = admission(5, 0.3, 0.4, 1.0)
-    result = ck.solve(cmdp, method, tol=1e-3, max_iterations=3_000)
-    assert result.certificate.optimal(1e-2), result.certificate
 
 
 @pytest.mark.parametrize(("seed", "index"), [(2, 2), (2, 12), (6, 1)])

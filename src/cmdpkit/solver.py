@@ -199,7 +199,7 @@ def solve(
                 outcome = with_exact_arithmetic(model, outcome, tol, allowed)
             if outcome.certificate.infeasibility is not None:
                 outcome = with_least_violation(model, outcome, allowed)
-    result = _result(model, name, with_classes(model, outcome), allowed.elapsed)
+    result = _result(model, name, with_classes(model, outcome, choice is not None), allowed.elapsed)
     LOG.info(
         "%s after %d iterations and %.3g s: objective %.9g, gap %.1e, violation %.1e",
         *(result.status.value, result.iterations, result.time),
@@ -242,7 +242,6 @@ def _check_deterministic(model: Any, wanted: Any, method: Any, sampling: Any, op
     if not isinstance(method, str) or method != "auto" or options:
         other = f"option {next(iter(options))!r}" if options else f"method {method!r}"
         raise ValueError(f"deterministic=True is a method of its own; leave out {other}")
-    refuse_averages(model, "deterministic=True")
     refuse_large(model)
 
 

@@ -30,6 +30,9 @@ LIMIT = click.option(
     "A limit on a column of a table: 'wear<=4'.",
 )
 INITIAL = click.option("--initial", metavar="STATE", help="Start in this state, given by its label or its number.")
+AVERAGE = click.option(
+    "--average", is_flag=True, help="Long-run averages instead of the model's own criterion; limits per step stay."
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 FORMAT = click.option(
     "--format", "formats", metavar="pdf,svg", help="Further formats of the figure: png, pdf, svg, separated by commas."
@@ -66,19 +69,41 @@ class HelpContext(Context):
 
 
 def find_model(
-    name: str, parameters: tuple[str, ...] = (), limits: tuple[str, ...] = (), initial: str | None = None
+    name: str,
+    parameters: tuple[str, ...] = (),
+    limits: tuple[str, ...] = (),
+    initial: str | None = None,
+    average: bool = False,
+    varied: tuple[str, ...] = (),
 ) -> CMDP:
-    """A model file, a table, or a built-in problem by name with parameters; with other limits and start if given."""
+    """A model file, a table, or a built-in problem by name; with other limits, start and criterion if given.
+
+    Names of limits that will be varied are in `varied`.
+    """
     if is_table(name):
         cmdp = _from_table(name, parameters, limits)
+        cmdp = cmdp.with_criterion(average=True) if average else cmdp
     else:
         cmdp = _find_model(name, parameters)
+        if average:
+            cmdp = _averaged(cmdp, {*varied, *(text.rpartition("=")[0] for text in limits)})
         cmdp = _with_limits(cmdp, limits) if limits else cmdp
     return cmdp if initial is None else cmdp.started_in(_state(cmdp, initial))
 
 
 def is_table(name: str) -> bool:
     return Path(name).suffix.lower() == ".csv" and Path(name).is_file()
+
+
+def _averaged(cmdp: CMDP, given: set[str]) -> CMDP:
+    """The model under long-run averages. A limit on a sum means nothing there and must be among those given anew."""
+    sums = [c.name for c in cmdp.constraints if not c.per_step and c.name not in given]
+    if cmdp.criterion != "average" and sums:
+        raise ValueError(
+            f"--average: the limit of {sums[0]!r} bounds the {cmdp.value_name}; give one for the average per step, "
+            f"--limit '{sums[0]}=VALUE'"
+        )
+    return cmdp.with_criterion(average=True)
 
 
 def _state(cmdp: CMDP, text: str) -> int:
@@ -188,11 +213,13 @@ def setting(text: str, flag: str = "--set") -> tuple[str, Any]:
 
     key, _, value = text.partition("=")
     try:
-        return key.strip(), literal_eval(value.strip())
+        value = value.strip()
+        return key.strip(), literal_eval(value.capitalize() if value in ("true", "false") else value)
     except (ValueError, SyntaxError, TypeError):
-        if flag != "--set" and value.strip().replace("-", "_").isidentifier():
-            return key.strip(), value.strip()
-        raise ValueError(f"{flag} {text!r} must be KEY=VALUE with a number, a tuple or a quoted text") from None
+        if flag != "--set" and value.replace("-", "_").isidentifier():
+            return key.strip(), value
+        known = "a number, true, false, a tuple or a quoted text"
+        raise ValueError(f"{flag} {text!r} must be KEY=VALUE with {known}") from None
 
 
 def need(*packages: str) -> None:

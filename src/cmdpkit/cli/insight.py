@@ -7,7 +7,19 @@ import sys
 
 import click
 
-from cmdpkit.cli.common import DONE, FORMAT, INFEASIBLE, JSON, LIMIT, LIMIT_REACHED, SET, find_model, is_table, show
+from cmdpkit.cli.common import (
+    AVERAGE,
+    DONE,
+    FORMAT,
+    INFEASIBLE,
+    JSON,
+    LIMIT,
+    LIMIT_REACHED,
+    SET,
+    find_model,
+    is_table,
+    show,
+)
 
 
 @click.command(short_help="The optimum as a function of one limit or two.")
@@ -30,6 +42,7 @@ from cmdpkit.cli.common import DONE, FORMAT, INFEASIBLE, JSON, LIMIT, LIMIT_REAC
 @click.option("--plot", type=click.Path(dir_okay=False), help="Draw them to this file (.png, .pdf, .svg).")
 @FORMAT
 @SET
+@AVERAGE
 @JSON
 def frontier(
     model: str,
@@ -42,6 +55,7 @@ def frontier(
     plot: str | None,
     formats: str | None,
     parameters: tuple[str, ...],
+    average: bool,
     as_json: bool,
 ) -> None:
     """The optimum of MODEL as a function of one limit or two, certified everywhere.
@@ -64,7 +78,8 @@ def frontier(
         raise ValueError(f"--limits was given {len(values)} times for {len(names)} limits; give it once per --limit")
     lists = [[_number(text, "--limits") for text in part.split(",")] for part in values]
     limits = None if not lists else lists[0] if len(lists) == 1 else lists
-    cmdp = find_model(model, parameters, names if is_table(model) else ())
+    stated = names if is_table(model) else ()
+    cmdp = find_model(model, parameters, stated, average=average, varied=names)
     names = tuple(cmdp.names) if is_table(model) else names  # the limits on columns have their sense in them
     found = find(cmdp, names[0] if len(names) == 1 else names, limits, tol=tol, points=points, time_limit=time_limit)
     if csv is not None:
@@ -90,6 +105,7 @@ def frontier(
 @click.option("--time-limit", type=float, metavar="SECONDS", help="Stop after this time with what is proved so far.")
 @SET
 @LIMIT
+@AVERAGE
 @JSON
 def diagnose(
     model: str,
@@ -98,6 +114,7 @@ def diagnose(
     time_limit: float | None,
     parameters: tuple[str, ...],
     limits: tuple[str, ...],
+    average: bool,
     as_json: bool,
 ) -> None:
     """Say whether the limits of MODEL can be met; if not, which of them conflict and how far to relax them.
@@ -111,7 +128,8 @@ def diagnose(
     if relative and units:
         raise ValueError("give either --relative or --unit")
     sizes = {name: _number(size, "--unit") for name, _, size in (text.rpartition("=") for text in units)}
-    found = find(find_model(model, parameters, limits), RELATIVE if relative else sizes or None, time_limit=time_limit)
+    cmdp = find_model(model, parameters, limits, average=average)
+    found = find(cmdp, RELATIVE if relative else sizes or None, time_limit=time_limit)
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cmdpkit.cli.common import (
+    AVERAGE,
     DONE,
     INFEASIBLE,
     INITIAL,
@@ -70,6 +71,7 @@ def solve_flags() -> list[click.Option]:
 @SET
 @LIMIT
 @INITIAL
+@AVERAGE
 @click.option(
     "--deterministic", is_flag=True, default=None, help="Find the best policy without randomising; small models only."
 )
@@ -97,6 +99,7 @@ def solve(
     parameters: tuple[str, ...],
     limits: tuple[str, ...],
     initial: str | None,
+    average: bool,
     as_json: bool,
     with_policy: bool,
     labels: bool,
@@ -118,7 +121,8 @@ def solve(
     settings = _with_sampling(settings, sample)
     if out is not None:
         _check_out(out, model)
-    result = run(find_model(model, parameters, limits, initial), method, tol, progress=sys.stderr.isatty(), **settings)
+    cmdp = find_model(model, parameters, limits, initial, average)
+    result = run(cmdp, method, tol, progress=sys.stderr.isatty(), **settings)
     if out is not None:
         result.policy.save(out)
         result.save(_beside(out))
@@ -181,9 +185,16 @@ def _exit_code(status: Status, sample: bool) -> int:
 @click.option("--tol", default=1e-6, show_default=True, help="Tolerance for optimal and feasible (exit code 0).")
 @SET
 @LIMIT
+@AVERAGE
 @JSON
 def certify(
-    model: str, policy: str, tol: float, parameters: tuple[str, ...], limits: tuple[str, ...], as_json: bool
+    model: str,
+    policy: str,
+    tol: float,
+    parameters: tuple[str, ...],
+    limits: tuple[str, ...],
+    average: bool,
+    as_json: bool,
 ) -> None:
     """Certify POLICY, a file written by policy.save, for MODEL: bound its optimality gap and its violations."""
     from cmdpkit.certificates.prover import certify as prove
@@ -193,7 +204,7 @@ def certify(
     from cmdpkit.run.result import describe_constraints
 
     check_nonnegative(tol, "tol")
-    cmdp = find_model(model, parameters, limits)
+    cmdp = find_model(model, parameters, limits, average=average)
     certificate = prove(cmdp, load_policy(policy))
     optimal = certificate.optimal(tol)
     if as_json:

@@ -62,7 +62,7 @@ def long_run_distribution(chain: Any, initial: StateArray) -> StateArray:
     arrived = np.where(recurrent, initial, 0.0)
     if not recurrent.all():
         inside, outside = np.flatnonzero(~recurrent), np.flatnonzero(recurrent)
-        visits = _solve((sp.eye_array(inside.size) - matrix[inside][:, inside]).T, initial[inside])
+        visits = _visits(matrix[inside][:, inside], initial[inside], matrix[inside][:, outside].sum(axis=1))
         arrived[outside] += matrix[inside][:, outside].T @ visits
     weights = np.bincount(label[recurrent], arrived[recurrent], minlength=count)
     shares = np.zeros(initial.size)
@@ -122,16 +122,40 @@ def stationary(chain: Any) -> Array:
     n = chain.shape[0]
     if n == 1:
         return np.ones(1)
-    # With μ(0) = 1 the other n − 1 balance equations have one solution, which is then normalised
-    system = (sp.eye_array(n) - chain).T.tocsc()
-    rest = _solve(system[1:, 1:], -system[1:, [0]].toarray().ravel())
-    visits = np.append(1.0, np.maximum(rest, 0.0))
+    # Visits to the others between two visits to state 0; then normalised
+    rest = _visits(chain[1:, 1:], chain[[0], 1:].toarray().ravel(), chain[1:, [0]].toarray().ravel())
+    visits = np.append(1.0, rest)
     return np.asarray(visits / visits.sum())
 
 
-def _solve(matrix: Any, b: Array) -> Array:
+def _visits(among: Any, first: Array, leave: Array) -> Array:
+    """(n,) x = b + x P, visits to transient states before they are left, given the probabilities of leaving them."""
     from scipy.sparse.linalg import splu
 
-    if matrix.shape[0] <= DENSE:
-        return np.linalg.solve(matrix.toarray(), b)
-    return np.asarray(splu(matrix.tocsc()).solve(b))
+    n = among.shape[0]
+    if n <= DENSE:
+        return _without_differences(among.toarray(), np.array(first), np.array(leave))
+    try:
+        factors = splu((sp.eye_array(n) - among).T.tocsc())
+    except RuntimeError as error:  # exactly singular
+        raise ArithmeticError("some states are left so seldom that long-run averages are lost in rounding") from error
+    return np.asarray(np.maximum(factors.solve(first), 0.0))
+
+
+def _without_differences(P: Array, b: Array, leave: Array) -> Array:
+    """x = b + x P by elimination in which 1 − P(k, k) is the sum of the other probabilities of a row.
+
+    There are no differences, so that no digits are lost where states are hardly ever left (Grassmann, Taksar and Heyman
+    1985).
+    """
+    n = len(b)
+    for k in range(n - 1, -1, -1):
+        ahead = P[k, :k].sum() + leave[k]
+        P[:k, k] /= ahead
+        b[k] /= ahead
+        P[:k, :k] += np.outer(P[:k, k], P[k, :k])
+        leave[:k] += P[:k, k] * leave[k]
+        b[:k] += b[k] * P[k, :k]
+    for k in range(1, n):
+        b[k] += b[:k] @ P[:k, k]
+    return b

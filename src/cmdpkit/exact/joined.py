@@ -8,6 +8,8 @@ its averages are again exactly those of the mixture.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import scipy.sparse as sp
 
@@ -55,18 +57,30 @@ def separate_parts(cmdp: CMDP) -> list[int]:
     These are the classes of the uniform policy and, among the states that it leaves for ever, those which a policy
     need not leave.
     """
-    pairs, matrix = cmdp.pairs, sp.csr_array(cmdp.transitions)
+    pairs = cmdp.pairs
     _, label = recurrent_classes(mixed_chain(cmdp, pairs.uniform()))
-    seen = visited(cmdp)
-    stay = seen & (label < 0)
-    while stay.any():
-        # Pairs that lead outside, and states in which all of them do
-        leaves = (matrix @ (~stay).astype(float)) > 0.0
-        kept = stay & (pairs.min(pairs.like(leaves.astype(float))) == 0.0)
-        if (kept == stay).all():
-            break
-        stay = kept
+    stay = _can_stay(cmdp, visited(cmdp) & (label < 0))
     return [*ends(cmdp, pairs.uniform()), *map(int, np.flatnonzero(stay)[:1])]
+
+
+def comes_back(cmdp: CMDP) -> bool:
+    """Whether there is a state to which every policy comes back: its chain then has one class."""
+    seen = visited(cmdp)
+    others = (seen & (np.arange(cmdp.states) != s) for s in np.flatnonzero(seen))
+    return any(not _can_stay(cmdp, states).any() for states in others)
+
+
+def _can_stay(cmdp: CMDP, states: Any) -> Any:
+    """(S,) booleans: those of some states in which some policy stays among them for ever."""
+    pairs, matrix = cmdp.pairs, sp.csr_array(cmdp.transitions)
+    while states.any():
+        # Pairs that lead outside, and states in which all of them do
+        leaves = (matrix @ (~states).astype(float)) > 0.0
+        kept = states & (pairs.min(pairs.like(leaves.astype(float))) == 0.0)
+        if (kept == states).all():
+            break
+        states = kept
+    return states
 
 
 def _has(cmdp: CMDP, policy: TabularPolicy, occupancy: PairTable) -> bool:

@@ -46,9 +46,13 @@ class LPSolution:
 
 
 def solve_lp(
-    cmdp: CMDP, time_limit: float | None = None, max_iterations: int | None = None, stop: Stop | None = None
+    cmdp: CMDP,
+    time_limit: float | None = None,
+    max_iterations: int | None = None,
+    stop: Stop | None = None,
+    tol: float = 1e-6,
 ) -> LPSolution:
-    """The optimal policy and multipliers of the constrained problem; `stop` ends the search for them."""
+    """The optimal policy, met to `tol`, and multipliers of the constrained problem; `stop` ends the search for them."""
     scales = cost_scales(cmdp)
     rows = cmdp.costs[1:] / scales[1:, None]
     options = {"time_limit": time_limit and max(time_limit, 1e-3), "maxiter": max_iterations}
@@ -61,7 +65,7 @@ def solve_lp(
         return LPSolution(None, message=answer.message, iterations=answer.iterations, out_of_budget=stopped)
     multipliers = np.maximum(-answer.prices, 0.0) * scales[0] / scales[1:]
     visits = cmdp.pairs.sum(cmdp.pairs.like(np.maximum(answer.x, 0.0)))
-    return LPSolution(True, _policy(cmdp, answer.x), multipliers, visits, answer.message, answer.iterations)
+    return LPSolution(True, _policy(cmdp, answer.x, tol), multipliers, visits, answer.message, answer.iterations)
 
 
 def least_violation(
@@ -101,7 +105,7 @@ def _policy(cmdp: CMDP, x: Array, tol: float = 1e-6) -> TabularPolicy:
     return TabularPolicy.from_occupancy(pairs, pairs.like(x), pairs.uniform())
 
 
-def _stationary(cmdp: CMDP, leave: Any) -> tuple[Any, Array]:
+def stationary_flow(cmdp: CMDP, leave: Any) -> tuple[Any, Array]:
     """Stationary occupancies: Σ_a x(s', a) − Σ_{s,a} P(s'|s, a) x(s, a) = 0, Σ x = 1, with rows that sum to one.
 
     States that cannot be visited have no occupancy.
@@ -135,7 +139,7 @@ def _highs(
     """Solve over all occupancies; with `excess`, minimise the t for which row i is at most offset_i + excess_i t."""
     pairs, (leave, balance), right = cmdp.pairs.count, flow(cmdp), cmdp.initial
     if cmdp.criterion == "average":
-        balance, right = _stationary(cmdp, leave)
+        balance, right = stationary_flow(cmdp, leave)
     if excess is not None:
         cost = np.append(cost, 1.0)
         rows = np.hstack([rows, -excess[:, None]])

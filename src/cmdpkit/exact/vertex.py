@@ -230,6 +230,8 @@ def _vertex(matrix: Array, cost: Array, x: Array) -> Array:
     x, rows = x.copy(), len(matrix)
     while True:
         some = np.flatnonzero(x > 0.0)[: rows + 1]  # one more than can be independent
+        if not some.size:
+            return x
         _, sizes, right = np.linalg.svd(matrix[:, some])
         if some.size <= rows and sizes[-1] > DEPENDENT * sizes[0]:
             return x

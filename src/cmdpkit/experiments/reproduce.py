@@ -10,7 +10,20 @@ from types import ModuleType
 from typing import Any
 
 from cmdpkit import __version__
-from cmdpkit.experiments import adaptive, complexity, fig1, fig2, fig3, fig4, fig4_tuning, table1, tasks, theory, zero
+from cmdpkit.experiments import (
+    adaptive,
+    average,
+    complexity,
+    fig1,
+    fig2,
+    fig3,
+    fig4,
+    fig4_tuning,
+    table1,
+    tasks,
+    theory,
+    zero,
+)
 from cmdpkit.experiments.common import Claim, Section, Settings, Track
 from cmdpkit.files import write_whole
 
@@ -21,6 +34,7 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "zero": zero,
     "theory": theory,
     "adaptive": adaptive,
+    "average": average,
     "fig3": fig3,
     "complexity": complexity,
     "fig4": fig4,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import check_count, check_gamma, check_number
-from cmdpkit.model.limits import Limit
+from cmdpkit.model.limits import ONE_CRITERION, Limit
 from cmdpkit.model.problem import Problem
 
 
@@ -17,7 +17,7 @@ def check_criterion(gamma: Any, horizon: Any, average: Any) -> tuple[str, float,
         raise TypeError(f"average must be True or False, not {average!r}")
     if average and (gamma is not None or horizon is not None):
         other, what = (f"gamma={gamma!r}", "discount") if horizon is None else (f"horizon={horizon!r}", "horizon")
-        raise ValueError(f"a long-run average has no {what}: leave out {other}, or average=True")
+        raise ValueError(f"a long-run average has no {what}: leave out {other}, or average=True. {ONE_CRITERION}")
     if average:
         return "average", 1.0, None
     if horizon is not None:

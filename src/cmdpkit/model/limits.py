@@ -12,6 +12,12 @@ from numpy.typing import ArrayLike
 
 from cmdpkit.checks import check_count, check_number
 
+ONE_CRITERION = (
+    "A model has one criterion, for its objective and all limits: gamma, horizon or average of the CMDP. An optimal "
+    "policy for a mixture of them would have to remember the time. Choose one for all, or a gamma close to 1, and look "
+    "at the others with long_run_averages(cmdp, policy) or evaluate(cmdp.with_criterion(...), policy)"
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Limit:
@@ -21,6 +27,13 @@ class Limit:
     """
 
     values: ArrayLike | None  # None only for a simulator, which computes them itself
+
+    def __new__(cls, *values: Any, **settings: Any) -> Any:
+        """A limit has no criterion of its own."""
+        own = [name for name in ("average", "gamma", "horizon") if name in settings]
+        if own:
+            raise TypeError(f"{cls.__name__} takes no {own[0]!r}. {ONE_CRITERION}")
+        return object.__new__(cls)
 
     if TYPE_CHECKING:  # fields of all of them, after the numbers of the limit
 

@@ -23,8 +23,9 @@ def inventory(
     """Inventory control with random demand: least cost at a required fill rate.
 
     In each period the size of an order is chosen. The cost of orders and of stock held is minimised, subject to a lower
-    limit on the fill rate, the share of the demand that is served from stock. Retailers and spare-part depots promise a
-    fill rate, because the cost of a lost customer, which a model with a penalty needs, is hard to estimate.
+    limit on the fill rate, the share of the demand that is served from stock, in which early periods count more, by the
+    discount, unless `average=True`. Retailers and spare-part depots promise a fill rate, because the cost of a lost
+    customer, which a model with a penalty needs, is hard to estimate.
 
     In a period, the order arrives, as much of it as fits is kept and paid for, then demand is served as far as stock
     allows, and the rest is lost. Demand is Poisson. State: stock before ordering; action: units ordered. The

@@ -33,8 +33,9 @@ def maintenance(
     """Maintenance of a machine that wears: most profit with limited downtime.
 
     In each period the machine is run fast, run slowly, or repaired. Profit is maximised; the share of periods in which
-    the machine is down, under repair or broken, is limited, as a contract or a downstream plant may require. Running
-    fast earns more and breaks the machine sooner. Repairing a worn machine takes one period, a broken one longer.
+    the machine is down, under repair or broken, is limited, as a contract or a downstream plant may require; early
+    periods count more in it, by the discount, unless `average=True`. Running fast earns more and breaks the machine
+    sooner. Repairing a worn machine takes one period, a broken one longer.
 
     State 0 is a new machine, `levels` a broken one, and those between are levels of wear. Actions: 0 fast, 1 slow, 2
     repair. Running breaks the machine with probability breakdown · (level / levels)², and otherwise wears it by one

@@ -24,8 +24,9 @@ def two_queues(
 
     In every step a service speed is chosen for each queue. The holding cost of the customers present is minimised. The
     mean power, where power is the square of the total speed, and the mean length of queue 2, whose customers were
-    promised a short wait, are limited. Data centres and call centres face this trade-off between power and waiting,
-    without a given weighting of the two.
+    promised a short wait, are limited; means are weighted by the discount, which counts early ticks more, unless
+    `average=True`. Data centres and call centres face this trade-off between power and waiting, without a given
+    weighting of the two.
 
     Customers of queue i arrive at rate arrivals[i], and are lost when that queue is full. A queue that is not empty
     loses one customer at the rate of the chosen speed. The chain is uniformised: one step is one tick of a clock of

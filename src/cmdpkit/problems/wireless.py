@@ -29,12 +29,13 @@ def wireless(
     gamma: float | None = None,
     average: bool = False,
 ) -> CMDP:
-    """A wireless transmitter: most throughput within an average power budget.
+    """A wireless transmitter: most throughput within a power budget.
 
     In each slot the number of packets to send is chosen, given the buffer and the channel. The discounted number of
     packets sent is maximised; the mean power is limited and, optionally, the mean backlog, which corresponds to delay
-    by Little's law. Sending u packets in one slot over a channel of gain g takes power (2^u − 1) / g: waiting for a
-    good channel saves power and costs delay.
+    by Little's law. Means are weighted by the discount, which counts early slots more, unless `average=True`. Sending u
+    packets in one slot over a channel of gain g takes power (2^u − 1) / g: waiting for a good channel saves power and
+    costs delay.
 
     In a slot, min(u, backlog) packets leave, then new packets arrive, of which those that find the buffer full are
     lost, and the channel stays or moves to a neighbouring gain. State backlog · len(gains) + channel, action u. The

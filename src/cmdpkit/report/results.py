@@ -57,7 +57,7 @@ def long_run_differences(result: Result) -> list[tuple[str, float]]:
     cmdp, proof = result.model, result.certificate
     if not isinstance(cmdp, CMDP) or cmdp.criterion == "average" or cmdp.states > LONG_RUN_STATES:
         return []
-    if not any(c.per_step for c in cmdp.constraints):
+    if proof.infeasibility is not None or not any(c.per_step for c in cmdp.constraints):
         return []
     averages = long_run_averages(cmdp, result.policy)[1]
     rows = zip(cmdp.constraints, proof.constraint_values, averages, strict=True)

@@ -26,6 +26,10 @@ from cmdpkit.run.status import Status
 BEST = "HiGHS's branch and bound finds no better deterministic policy; the certificate's bound holds for all policies."
 PROVED = "The certificate proves the policy, which is deterministic, optimal and feasible to the tolerance."
 NONE = "HiGHS's branch and bound finds no deterministic policy that meets all limits."
+CLASSES = (
+    "This is the best deterministic policy found. Policies can end in several classes, among which HiGHS's program "
+    "cannot tell; deterministic_bound is what no deterministic policy surpasses."
+)
 RANDOMISE = "A randomised one does: solve without deterministic=True, or relax a limit."
 
 
@@ -55,7 +59,7 @@ def solve_deterministic(cmdp: CMDP, tol: float, budget: Budget, start: Start | N
     if not budget.exhausted():
         try:
             with until(budget.exhausted):
-                found = solve_integer(cmdp, tol * cmdp.fine_scales[1:], lambda: budget.left, budget.exhausted)
+                found = solve_integer(cmdp, tol, lambda: budget.left, budget.exhausted)
         except Stopped:
             pass
     return _certified(cmdp, relaxed, found, tol, budget)
@@ -76,4 +80,6 @@ def _certified(cmdp: CMDP, relaxed: Outcome, found: IntegerSolution, tol: float,
     if found.feasible and certificate.feasible(tol) and v_0 - bound <= tol * max(1.0, abs(v_0)):
         return replace(outcome, status=Status.OPTIMAL, message=BEST)
     limit = budget.spent(0) or (Status.TIME_LIMIT if found.stopped else None)
+    if limit is None and cmdp.criterion == "average":
+        return replace(outcome, status=Status.SEVERAL_CLASSES, message=CLASSES)
     return replace(outcome, status=limit or Status.NUMERICAL_ERROR, note=note)

@@ -20,7 +20,7 @@ from cmdpkit.evaluation.rational_averages import RationalAverages
 from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.conflict import Conflict, minimal_conflict, relaxation, rounded_outwards
-from cmdpkit.exact.joined import separate_parts
+from cmdpkit.exact.joined import comes_back, separate_parts
 from cmdpkit.exact.linprog import LPSolution, least_violation, solve_lp
 from cmdpkit.exact.mdp import minimise, polished_bound
 from cmdpkit.exact.memory import remember
@@ -190,7 +190,7 @@ def _polished(
 def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget, start: Start | None = None) -> Outcome:
     """The occupancy LP, with its answer certified like any other. HiGHS is not started from a policy: a `start` is the
     answer where it finds none."""
-    solution = solve_lp(cmdp, budget.left, budget.max_iterations, budget.exhausted)
+    solution = solve_lp(cmdp, budget.left, budget.max_iterations, budget.exhausted, tol)
     known = start.policies[0] if start is not None else TabularPolicy.over(cmdp.pairs, cmdp.pairs.uniform())
     policy = solution.policy or known
     multipliers = np.zeros(cmdp.num_rows)
@@ -225,7 +225,7 @@ def _proved_lp(
     cmdp: CMDP, solution: LPSolution, policy: TabularPolicy, multipliers: Array, tol: float, budget: Budget
 ) -> tuple[TabularPolicy, Certificate]:
     """The LP's policy with its certificate, as far as the budget allows; deterministic where it need not randomise."""
-    bound, pairs = -np.inf, cmdp.pairs
+    bound, pairs, given = -np.inf, cmdp.pairs, policy
     with contextlib.suppress(Stopped), until(budget.exhausted):
         greedy = minimise(cmdp, np.append(1.0, multipliers), stop=budget.exhausted)
         bound = greedy.bound
@@ -237,7 +237,12 @@ def _proved_lp(
             certificate = None if fewer is None else certificate_of(cmdp, fewer, multipliers, bound)
             if fewer is not None and certificate is not None and certificate.optimal(tol):
                 return fewer, certificate
-    return policy, certificate_of(cmdp, policy, multipliers, bound)
+    certificate = certificate_of(cmdp, policy, multipliers, bound)
+    if cmdp.criterion == "average" and not certificate.optimal(tol):
+        # Where parts of the model were joined, all of the policy is needed for that
+        joined = certificate_of(cmdp, given, multipliers, bound)
+        return min([(policy, certificate), (given, joined)], key=lambda one: _merit(one[1], tol))
+    return policy, certificate
 
 
 def _with_own_prices(
@@ -349,8 +354,11 @@ def _refuted_by_lp(cmdp: CMDP, policy: TabularPolicy, budget: Budget) -> tuple[T
     return policy, None
 
 
-def with_classes(cmdp: CMDP, outcome: Outcome) -> Outcome:
-    """Long-run averages that could not be proved: say so if the model has several classes, and where."""
+def with_classes(cmdp: CMDP, outcome: Outcome, first_order: bool) -> Outcome:
+    """Long-run averages that could not be proved: say so if policies can stay in parts of the model, and where."""
+    if cmdp.criterion == "average" and first_order and outcome.status is Status.ITERATION_LIMIT:
+        apart = cmdp.states <= SMALL_GRAPH and not comes_back(cmdp)
+        return replace(outcome, note=f"{outcome.note} {PARTS}".strip()) if apart else outcome
     unproved = cmdp.criterion == "average" and outcome.status is Status.NUMERICAL_ERROR
     states = separate_parts(cmdp) if unproved else []
     if len(states) < 2:
@@ -398,6 +406,11 @@ def _remedies(cmdp: CMDP, conflict: Conflict, budget: Budget) -> str:
         return DIAGNOSE
     return f"Relax {' or '.join(ways)}." if ways else "No single limit helps: more than one has to be relaxed."
 
+
+PARTS = "Policies can stay in parts of the model, and an optimum may have to mix them: 'auto', 'columns' and 'lp' do."
+
+SMALL_GRAPH = 500
+"""Up to this many states the graph of a model is searched for parts in which policies can stay."""
 
 DIAGNOSE = "cmdpkit.diagnose(model) says which limits conflict, and how far to relax them."
 
