@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 LIGHT := .venv/.installed-light
 PEERS := .venv/.installed-peers
 
-.PHONY: demo test lint fuzz endurance bench mutants figures methods clean help
+.PHONY: demo test docs lint fuzz endurance bench mutants figures methods clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -34,6 +34,10 @@ demo: $(LIGHT)  ## solve the paper's instance with the main methods, print a tab
 
 test: lint  ## lint, then every test
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+docs: $(STAMP)  ## build the site into out/site, without warnings and without the network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "open out/site/index.html, or for its search: $(BIN)/python -m http.server --directory out/site"
 
 lint: $(STAMP)  ## ruff and mypy --strict
 	$(BIN)/ruff check .

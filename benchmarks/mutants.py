@@ -232,10 +232,14 @@ MUTANTS: list[Mutant] = [
         "model/cmdp.py",
         "model theory",
         ("self.limits - self.signs * margins", "self.limits - margins", "AtLeast is loosened, not tightened"),
-        ("self.stated(self.signs) < 0", "self.stated(self.signs) > 0", "files swap AtMost and AtLeast"),
-        ("[c.per_step for c in self.constraints]", "[False for c in self.constraints]", "files forget limits per step"),
         ("np.minimum(1.0, self.spans)", "np.maximum(1.0, self.spans)", "small costs are solved roughly"),
         ("np.abs(self.limits) / LARGEST_VALUE", "0.0 * np.abs(self.limits)", "limits that overflow pass"),
+    ),
+    *of(
+        "model/storage.py",
+        "model",
+        ("cmdp.stated(cmdp.signs) < 0", "cmdp.stated(cmdp.signs) > 0", "files swap AtMost and AtLeast"),
+        ("[c.per_step for c in cmdp.constraints]", "[False for c in cmdp.constraints]", "files forget limits per step"),
     ),
     *of(
         "model/cmdp.py",
@@ -315,8 +319,8 @@ MUTANTS: list[Mutant] = [
         ("(1.0 - EXPLORE) * self.last.pi", "EXPLORE * self.last.pi", "the policy is forgotten"),
     ),
     *of(
-        "policy.py",
-        "policy sampling::test_a_mixture_has_the_average_values sampling::test_bad_mixtures_are_refused",
+        "policy/tabular.py",
+        "policy",
         ('cumulative[-1], side="right"', 'cumulative[-1], side="left"', "an impossible action is drawn for 0"),
         (
             "np.flatnonzero(row)[-1])",
@@ -330,13 +334,17 @@ MUTANTS: list[Mutant] = [
             "unvisited states forget their policy",
         ),
         ("log_weights - pairs.over(pairs.max(log_weights))", "log_weights - 0.0", "large weights overflow"),
+        ("table - pairs.over(np.log(total))", "table + pairs.over(np.log(total))", "stored policies get wrong sums"),
+    ),
+    *of(
+        "policy/mixture.py",
+        "policy sampling::test_a_mixture_has_the_average_values sampling::test_bad_mixtures_are_refused",
         (
             "rng.choice(len(self.policies), p=self.weights)",
             "rng.choice(len(self.policies))",
             "mixtures are drawn evenly",
         ),
         ('                arrays["weights"],\n', "", "files forget the weights of a mixture"),
-        ("table - pairs.over(np.log(total))", "table + pairs.over(np.log(total))", "stored policies get wrong sums"),
     ),
     *of(
         "evaluation/backup.py",

@@ -17,15 +17,16 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
 import cmdpkit as ck
+from cmdpkit.drawing import BLACK, STYLES, curve, figure, save
 from cmdpkit.evaluation import Plan, PolicySystem, backup
 from cmdpkit.evaluation.chain import chosen_chain, separator_width
-from cmdpkit.experiments.common import append_row, figure, read_csv, save, write_csv
+from cmdpkit.experiments.common import append_row, read_csv, write_csv
 from cmdpkit.files import write_whole
 from peers import PEERS, apart, queues, random_sparse
 
@@ -34,9 +35,7 @@ PATIENCE = 10.0
 """Ours may take so many times the limit of the peers: they are run where no peer would come."""
 
 METHODS = {"cmdpkit": "auto", "PMD-PD alone": "pmd-pd"}
-COLOURS = dict(
-    zip([*METHODS, *PEERS], ["tab:blue", "tab:cyan", "tab:red", "tab:orange", "tab:gray", "tab:olive"], strict=True)
-)
+LOOKS = dict(zip([*METHODS, *PEERS], STYLES, strict=False))
 COLUMNS = ("family", "states", "method", "status", "time", "objective", "iterations", "gap", "memory", "gigabytes")
 
 
@@ -117,6 +116,12 @@ class Measured:
         times = [float(o["time"]) for o in others if o is not None and o["status"] == "ok"]
         return min(times) / self.ours(family, size, "time") if times else float("nan")
 
+    def agrees(self, row: Row, size: int, method: str) -> bool:
+        """Whether a solver's objective is the certified one, to ten tolerances."""
+        answer, objective = self.get(row.family, size, method), self.ours(row.family, size, "objective")
+        assert answer is not None
+        return abs(float(answer["objective"]) - objective) <= 10.0 * row.tol * max(1.0, abs(objective))
+
     def ours(self, family: str, size: int, column: str) -> float:
         """A number of `solve(model)`; not a number where that did not end with a certificate."""
         mine = self.get(family, size, "cmdpkit")
@@ -148,27 +153,45 @@ def _cell(measured: Measured, row: Row, size: int, method: str, limit: float) ->
     if answer["status"] != "ok":
         patience = PATIENCE * limit if method in METHODS else limit
         return f"> {patience:.0f} s" if answer["status"] == "time limit" else str(answer["status"])
-    taken, objective = float(answer["time"]), measured.ours(row.family, size, "objective")
-    agrees = abs(float(answer["objective"]) - objective) <= 10.0 * row.tol * max(1.0, abs(objective))
-    text = f"{taken:.3g} s" + ("" if agrees else " (DISAGREES)")
+    taken = float(answer["time"])
+    text = f"{taken:.3g} s" + ("" if measured.agrees(row, size, method) else " (DISAGREES)")
     if method not in METHODS:
         return f"{text}, {taken / measured.ours(row.family, size, 'time'):.3g} x"
     return f"{text} ({int(float(answer['iterations']))} {'calls' if method == 'cmdpkit' else 'steps'})"
 
 
-def draw(measured: Measured, rows: tuple[Row, ...], path: Path) -> None:
-    shown = [row.family for row in rows if len(row.sizes) > 1]
+def draw(measured: Measured, rows: tuple[Row, ...], path: Path, limit: float) -> None:
+    """Seconds against states; arrows mark what ran out of time, crosses what disagrees with the certified optimum."""
+    shown = [row for row in rows if len(row.sizes) > 1]
     drawing, axes = figure(columns=2, rows=(len(shown) + 1) // 2)
-    for axis, family in zip(axes.flat, shown, strict=False):
-        for method, colour in COLOURS.items():
-            sizes, times = measured.curve(family, method)
+    for axis in axes.flat[len(shown) :]:
+        axis.set_axis_off()
+    for axis, row in zip(axes.flat, shown, strict=False):
+        axis.set(title=row.family, xlabel="states", ylabel="seconds", xscale="log", yscale="log")
+        for method, look in LOOKS.items():
+            sizes, times = measured.curve(row.family, method)
             if sizes:
-                b = measured.exponent(family, method)
-                label = method if b is None else f"{method}, S^{b:.2f}"
-                axis.loglog(sizes, times, "o-", color=colour, label=label, lw=2.0 if method in METHODS else 1.2)
-        axis.set(title=family, xlabel="states", ylabel="seconds")
-        axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+                curve(axis, sizes, times, look, method, lw=2.4 if method in METHODS else 1.3)
+            _mark(axis, measured, row, method, limit)
+    handles = {
+        label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    drawing.legend(handles.values(), handles, loc="outside lower center", ncols=4, fontsize=9)
     save(drawing, path)
+
+
+def _mark(axis: Any, measured: Measured, row: Row, method: str, limit: float) -> None:
+    """Runs that have no point on the curve, or one that must not be trusted."""
+    for size in row.sizes:
+        answer = measured.get(row.family, size, method)
+        if answer is not None and answer["status"] != "ok":
+            patience = PATIENCE * limit if method in METHODS else limit
+            aside = size * 1.08 ** (list(LOOKS).index(method) - 3)  # so that none hides another
+            axis.plot(aside, patience, "^", mfc="none", color=LOOKS[method].colour, ms=10)
+            axis.plot([], [], "^", mfc="none", color=BLACK, ms=8, ls="", label="not solved in its time (or failed)")
+        elif answer is not None and not measured.agrees(row, size, method):
+            axis.plot(size, float(answer["time"]), "x", color=BLACK, ms=9, mew=2.0)
+            axis.plot([], [], "x", color=BLACK, ms=8, mew=2.0, ls="", label="disagrees with the certified optimum")
 
 
 def _verdict(good: bool) -> str:
@@ -456,17 +479,20 @@ def main() -> None:
     parser.add_argument(
         "--page", action="store_true", help="the same from the last full run's data: only small things run"
     )
+    parser.add_argument("--draw", action="store_true", help="only the figure, from the last full run's data")
     arguments = parser.parse_args()
     if arguments.quick and (arguments.write or arguments.page):
         parser.error("docs/benchmarks.md needs the full run")
     rows, limit = (QUICK, 10.0) if arguments.quick else (FULL, 60.0)
-    lasting = arguments.write or arguments.page
+    lasting = arguments.write or arguments.page or arguments.draw
     folder = DOCS / "results" if lasting else DOCS.parent / "out"
     folder.mkdir(exist_ok=True)
     data = folder / "benchmarks.csv"
-    if not arguments.page:
+    if not (arguments.page or arguments.draw):
         write_csv(data, measure(rows, limit))
-    draw(Measured(data), rows, folder / "benchmarks.png")
+    draw(Measured(data), rows, folder / "benchmarks.png", limit)
+    if arguments.draw:
+        return
     lines = []
     for line in page(rows, limit, data):
         print(line, flush=True)

@@ -9,7 +9,7 @@ import time
 from collections import Counter, defaultdict
 
 from fuzz.calls import METHODS
-from fuzz.judge import KINDS
+from fuzz.judge import HARMLESS, KINDS
 from fuzz.pool import Report, run
 
 
@@ -31,7 +31,7 @@ def main() -> int:
                 families[report.family][kind] += 1
     summary(counts, calls, seconds, families)
     print(f"{len(examined)} models of seed {arguments.seed} in {time.perf_counter() - start:.0f} s")
-    return int(any(kind != "unproved" for _, kind in counts))
+    return int(any(kind not in HARMLESS for _, kind in counts))
 
 
 def parse() -> argparse.Namespace:
@@ -54,7 +54,7 @@ def show(report: Report, arguments: argparse.Namespace) -> None:
     """One line per finding; with --only also what went well."""
     head = f"{report.index:6d}  {report.family:14s} {report.method:8s}"
     for kind, detail in report.findings:
-        if kind != "unproved" or not arguments.quiet:
+        if kind not in HARMLESS or not arguments.quiet:
             print(f"{head} {kind:13s} {detail}", flush=True)
     if arguments.only and not report.findings:
         print(f"{head} fine, {report.seconds:.2f} s", flush=True)

@@ -64,13 +64,13 @@ def _looking_at(certificate: Any, policy: Any, name: str) -> Callable[[Judge], l
 
 def _bounds(cmdp: ck.CMDP, rng: np.random.Generator) -> Iterator[Answer]:
     """Lower bounds from guesses of the values that are near, far off and very far off."""
-    m = cmdp.num_constraints
+    m, model = cmdp.num_rows, cmdp if cmdp.lowering is None else cmdp.lowering.model
     for objective in (1.0, 0.0) if m else (1.0,):
         weights = np.append(objective, rng.exponential(size=m) * 10.0 ** rng.uniform(-3.0, 3.0, size=m))
-        size = float(weights @ cmdp.cost_sizes) / (1.0 - cmdp.gamma)
+        size = float(weights @ model.cost_sizes) / model.step_weight
         for off in (0.0, 1e-9, 1.0, 1e3, 1e6):
-            guess = size * off * rng.normal(size=cmdp.states) + size * rng.choice([0.0, 1.0, -1.0])
-            bound = macqueen_bound(cmdp, weights, guess)
+            guess = size * off * rng.normal(size=model.states) + size * rng.choice([0.0, 1.0, -1.0])
+            bound = macqueen_bound(model, weights, guess)
             yield f"macqueen {off:g}", _bounded(bound, weights)
 
 

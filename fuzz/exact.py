@@ -99,45 +99,119 @@ def _scaled(values: Any, shift: int) -> Exact:
     return result
 
 
+def own_transitions(cmdp: Any) -> tuple[Exact, Any]:
+    """P (S, A, S), where an action that is not available does what the first one does that is, and which that is."""
+    P = cmdp.transitions.toarray() if sp.issparse(cmdp.transitions) else np.asarray(cmdp.transitions)
+    rows, own = _own_rows(cmdp)
+    return fractions(P)[rows], own
+
+
+def own_costs(cmdp: Any, step: Fraction) -> tuple[list[Exact], list[Fraction], list[int | None]]:
+    """Costs (S, A), offsets and stages of V_i = sign · (value − limit), where a limit per step bounds step · value."""
+    rows, _ = _own_rows(cmdp)
+    costs, offsets = [fractions(cmdp.objective).ravel()[rows] * (-1 if cmdp.maximise else 1)], [Fraction(0)]
+    for limit in cmdp.rows:
+        unit = int(limit.sign) * (step if limit.per_step else 1)
+        costs.append(fractions(limit.values).ravel()[rows] * unit)
+        offsets.append(int(limit.sign) * Fraction(limit.limit))
+    return costs, offsets, [None, *(limit.stage for limit in cmdp.rows)]
+
+
+def _own_rows(cmdp: Any) -> tuple[Any, Any]:
+    mask = np.asarray(cmdp.pairs.mask)
+    own = np.where(mask, np.arange(cmdp.actions), mask.argmax(axis=1)[:, None])
+    return (mask.ravel().cumsum() - 1).reshape(mask.shape)[np.arange(cmdp.states)[:, None], own], own
+
+
+def ended(P: Exact, costs: list[Exact]) -> Any:
+    """(S,) booleans: the largest set of states that no action leaves and in which nothing costs anything."""
+    inside = np.array([all(not c[s].any() for c in costs) for s in range(len(P))])
+    moves = (P > 0).any(axis=1)
+    while (leaving := inside & moves[:, ~inside].any(axis=1)).any():
+        inside &= ~leaving
+    return inside
+
+
 class ExactModel:
-    """V_0..V_m of policies, and minima of weighted sums of them, from the user's own tables and limits."""
+    """V_0..V_m of policies, and minima of weighted sums of them, from the user's own tables and limits.
+
+    Sums are discounted, until the end (`gamma=1`: without the states in which the process has ended), or over a horizon
+    (one copy of the states for every stage). Long-run averages are in averages.py.
+    """
 
     def __init__(self, cmdp: Any) -> None:
-        self.shape = (cmdp.states, cmdp.actions)
-        P = cmdp.transitions.toarray() if sp.issparse(cmdp.transitions) else np.asarray(cmdp.transitions)
-        # An action that is not available does what the state's first available one does
-        mask = np.asarray(cmdp.pairs.mask)
-        self.own = np.where(mask, np.arange(self.shape[1]), mask.argmax(axis=1)[:, None])
-        rows = (mask.ravel().cumsum() - 1).reshape(self.shape)[np.arange(self.shape[0])[:, None], self.own]
-        self.transitions, self.shift = integers(fractions(P)[rows])
+        P, self.own = own_transitions(cmdp)
+        self.given, self.horizon = P.shape[:2], cmdp.horizon
         gamma = Fraction(cmdp.gamma)
+        self.discounted = gamma < 1 and cmdp.horizon is None
+        self.costs, self.offsets, stages = own_costs(cmdp, 1 - gamma)
+        self.initial = fractions(cmdp.initial)
+        self.kept = np.ones(self.given[0], dtype=bool)
+        if cmdp.criterion == "total":
+            P = self._until_the_end(P)
+        elif cmdp.horizon is not None:
+            P = self._over_stages(P, stages)
+        self.shape = P.shape[:2]
+        self.transitions, self.shift = integers(P)
         self.gamma = gamma.numerator
         self.shift += gamma.denominator.bit_length() - 1  # of γ P
-        self.initial = fractions(cmdp.initial)
-        # V_i = sign (value − limit), where a limit per step bounds (1 − γ) times the discounted sum
-        self.costs = [fractions(cmdp.objective).ravel()[rows] * (-1 if cmdp.maximise else 1)]
-        self.offsets = [Fraction(0)]
-        for limit in cmdp.rows:
-            unit = int(limit.sign) * (1 - gamma if limit.per_step else 1)
-            self.costs.append(fractions(limit.values).ravel()[rows] * unit)
-            self.offsets.append(int(limit.sign) * Fraction(limit.limit))
         self.scales = [max(Fraction(1), abs(offset)) for offset in self.offsets[1:]]
         self._minima: dict[tuple[Fraction, ...], tuple[Fraction, Any]] = {}
 
+    def _until_the_end(self, P: Exact) -> Exact:
+        """Leave out the states in which the process has ended."""
+        self.kept = ~ended(P, self.costs)
+        if not self.kept.any():  # nothing costs anything
+            self.kept[0], P = True, P * 0
+        kept = self.kept
+        self.costs, self.initial, self.own = [c[kept] for c in self.costs], self.initial[kept], self.own[kept]
+        return P[kept][:, :, kept]
+
+    def _over_stages(self, P: Exact, stages: list[int | None]) -> Exact:
+        """State s at stage t is number t S + s; after the last stage there is nothing."""
+        (S, A), T = self.given, self.horizon
+        big = np.full((T * S, A, T * S), Fraction(0), dtype=object)
+        for t in range(T - 1):
+            big[t * S : (t + 1) * S, :, (t + 1) * S : (t + 2) * S] = P
+        number = np.repeat(np.arange(T), S)[:, None]
+        self.costs = [
+            np.tile(c, (T, 1)) if stage is None else np.where(number == stage, np.tile(c, (T, 1)), Fraction(0))
+            for c, stage in zip(self.costs, stages, strict=True)
+        ]
+        self.initial = np.append(self.initial, np.full((T - 1) * S, Fraction(0), dtype=object))
+        self.own = np.tile(self.own, (T, 1))
+        return big
+
+    def _probabilities(self, policy: Any) -> Any:
+        """The rows of this model's states, given those of the user's states, or of all stages."""
+        table, (S, A) = np.asarray(policy, dtype=float), self.given
+        if table.ndim == 3:
+            table = table.reshape(-1, A)
+        if self.horizon is not None and len(table) == S:
+            return np.tile(table, (self.horizon, 1))
+        return table[self.kept] if len(table) == S else table
+
     def sizes(self) -> list[Fraction]:
-        """max |c_i| / (1 − γ) + |offset_i|: no V_i is larger, up to the rounding of row sums."""
-        horizon = Fraction(1 << self.shift, (1 << self.shift) - self._largest_row())
-        return [abs(c).max() * horizon + abs(o) for c, o in zip(self.costs, self.offsets, strict=True)]
+        """max |c_i| times the longest time, and |offset_i|: no V_i is larger, up to the rounding of row sums."""
+        time = Fraction(1 << self.shift, (1 << self.shift) - self._largest_row()) if self.discounted else self._time()
+        return [abs(c).max() * time + abs(o) for c, o in zip(self.costs, self.offsets, strict=True)]
+
+    def _time(self) -> Fraction:
+        """The longest expected time, where it is not 1 / (1 − γ)."""
+        return -self._least(np.full(self.shape, -1, dtype=object), 0)[0]
 
     def _largest_row(self) -> int:
         return int((self.gamma * self.transitions.sum(axis=2)).max())
 
     def values(self, probabilities: Any) -> list[Fraction]:
-        """V_0..V_m of a policy, its probabilities taken as they are."""
-        pi = fractions(probabilities)
+        """V_0..V_m of a policy that is played with its probabilities divided by their sums.
+
+        With sums σ and x the visits, x / σ solves (diag σ − γ πP)ᵀ y = ρ.
+        """
+        pi = fractions(self._probabilities(probabilities))
         played, shift = integers(pi)
         chain = self.gamma * np.einsum("sa,sat->st", played, self.transitions)
-        system = (np.eye(len(chain), dtype=int).astype(object) << (self.shift + shift)) - chain
+        system = np.diag(played.sum(axis=1) << self.shift) - chain
         start, digits = integers(self.initial)
         visits, denominator = solve(system.T, start)
         unit = Fraction(1 << (self.shift + shift), denominator << digits)
@@ -160,6 +234,11 @@ class ExactModel:
 
     def _policy_iteration(self, weights: tuple[Fraction, ...]) -> tuple[Fraction, Any]:
         cost, shift = integers(sum((w * c for w, c in zip(weights, self.costs, strict=True)), Fraction(0)))
+        total, choice = self._least(cost, shift)
+        return total - sum(w * o for w, o in zip(weights, self.offsets, strict=True)), choice
+
+    def _least(self, cost: Exact, shift: int) -> tuple[Fraction, Any]:
+        """The least expected sum of cost / 2**shift from the start, with its policy."""
         states = np.arange(self.shape[0])
         choice = self._guess(cost)
         identity = np.eye(len(states), dtype=int).astype(object) << self.shift
@@ -174,8 +253,7 @@ class ExactModel:
             if not better.any():
                 break
             choice = np.where(better, best, choice)
-        total = (self.initial * own).sum() / (denominator << shift)
-        return total - sum(w * o for w, o in zip(weights, self.offsets, strict=True)), choice
+        return (self.initial * own).sum() / (denominator << shift), choice
 
     def _guess(self, cost: Exact) -> Any:
         """A good policy from a few rounds in double precision; only the time depends on it."""

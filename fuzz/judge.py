@@ -4,8 +4,9 @@ It trusts nothing but `fuzz.exact`. A lower bound with multipliers λ must not e
 V_0..V_m must lie within the reported errors; a Farkas vector y must have min_π Σ y_i V_i at least the reported margin,
 and that margin must be positive. Together they decide OPTIMAL and INFEASIBLE by weak duality.
 
-What is compared: the probabilities of a policy and the weights of a mixture as they are stored, rows of P and the
-initial distribution as they are given, and limits per step with the exact 1 − γ.
+What is compared: a policy that is played with its stored probabilities divided by their exact sum, the weights of a
+mixture as they are stored, rows of P and the initial distribution as they are given, and limits per step with the exact
+1 − γ.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fuzz.averages import ExactAverages
 from fuzz.exact import ExactModel
 
 REPORTED = 1 + Fraction(1, 2**50)
@@ -32,7 +34,20 @@ FAINT = Fraction(1, 10**300)
 SLATER = Fraction(1, 10**6)
 """Errors of a Slater margin beyond this part of the largest conceivable value are wrong answers."""
 
-KINDS = ("wrong-answer", "invalid-bound", "contradiction", "exception", "warning", "timeout", "unjudged", "unproved")
+KINDS = (
+    "wrong-answer",
+    "invalid-bound",
+    "contradiction",
+    "exception",
+    "warning",
+    "timeout",
+    "unjudged",
+    "unproved",
+    "several",
+)
+
+HARMLESS = ("unproved", "several")
+"""No proof; and none because long-run averages depend on the class in which the start ends."""
 
 
 class Finding(NamedTuple):
@@ -40,12 +55,21 @@ class Finding(NamedTuple):
     detail: str
 
 
+def exact_model(cmdp: Any) -> Any:
+    """The model in exact arithmetic."""
+    return ExactAverages(cmdp) if cmdp.criterion == "average" else ExactModel(cmdp)
+
+
 class Judge:
     """Judges all claims about one model, and remembers the policies that it has seen."""
 
     def __init__(self, cmdp: Any) -> None:
         self.cmdp = cmdp
-        self.model = ExactModel(cmdp)
+        self.model = exact_model(cmdp)
+        self.sides = [1 if hasattr(c, "sign") else 2 for c in cmdp.constraints]  # rows of every limit
+        self.several = cmdp.criterion == "average" and not self.model.is_connected()
+        # Rows that do not sum to one make averages less exact, which `accuracy` says
+        self.digits = DIGITS if cmdp.criterion != "average" else DIGITS + 1000 * self.model.slack
         self.feasible: tuple[str, list[Fraction]] | None = None  # a policy that meets every limit exactly
 
     def result(self, result: Any, tol: float, label: str) -> list[Finding]:
@@ -62,7 +86,9 @@ class Judge:
         else:
             detail = f"{status}, gap {certificate.gap:.1e}, violation {certificate.violation:.1e}"
             detail += f" (exactly {float(max(self._excess(values), 0)):.1e})"
-            findings.append(Finding("unproved", detail))
+            findings.append(Finding("several" if status == "SEVERAL_CLASSES" else "unproved", detail))
+            if status == "SEVERAL_CLASSES" and not self.several:
+                findings.append(Finding("wrong-answer", "SEVERAL_CLASSES, but there is one"))
         return findings
 
     def policy(self, policy: Any) -> list[Fraction]:
@@ -99,7 +125,8 @@ class Judge:
         if not np.isfinite([certificate.objective, *certificate.constraint_values]).all():
             return [Finding("wrong-answer", "the values of the policy are not finite")]
         signs = [-1 if self.cmdp.maximise else 1, *(int(c.sign) for c in self.cmdp.rows)]
-        reported = [Fraction(float(v)) for v in (certificate.objective, *certificate.constraint_values)]
+        stated = [v for v, sides in zip(certificate.constraint_values, self.sides, strict=True) for _ in range(sides)]
+        reported = [Fraction(float(v)) for v in (certificate.objective, *stated)]
         scales = [max(Fraction(1), abs(reported[0])), *self.model.scales]
         rows = zip(signs, reported, values, self.model.offsets, scales, self.model.sizes(), strict=True)
         findings = []
@@ -111,7 +138,7 @@ class Judge:
                     f"{name} {float(claim)!r}, exactly {float(truth)!r}: accuracy {certificate.accuracy:.2e} is wrong"
                 )
                 findings.append(Finding("wrong-answer", detail))
-            elif error > DIGITS * max(abs(truth), size - abs(offset)) + FAINT:
+            elif error > self.digits * max(abs(truth), size - abs(offset)) + FAINT:
                 findings.append(Finding("wrong-answer", f"{name} {float(claim)!r}, exactly {float(truth)!r}"))
         return findings
 
@@ -122,11 +149,18 @@ class Judge:
             return [Finding("invalid-bound", f"the bound is {certificate.bound}, without a proof of infeasibility")]
         if bound == -np.inf:
             return [] if certificate.gap == np.inf else [_wrong("gap", certificate.gap, Fraction(10**300))]
-        findings = self.lower_bound(bound, [1.0, *certificate.multipliers])
+        findings = self.lower_bound(bound, [1.0, *self.row_prices(certificate.multipliers)])
         distance = abs(values[0] - Fraction(bound)) / max(Fraction(1), abs(Fraction(certificate.objective)))
         if distance > _exact(certificate.gap) * REPORTED + LAST:
             findings.append(_wrong("gap", certificate.gap, distance))
         return findings
+
+    def row_prices(self, prices: Any) -> list[float]:
+        """Prices of the rows: a limit from both sides has one price, positive where the upper end binds."""
+        rows: list[float] = []
+        for price, sides in zip(prices, self.sides, strict=True):
+            rows += [float(price)] if sides == 1 else [max(float(price), 0.0), max(-float(price), 0.0)]
+        return rows
 
     def lower_bound(self, bound: float, weights: Any) -> list[Finding]:
         """bound ≤ min_π Σ w_i V_i?"""
@@ -143,7 +177,7 @@ class Judge:
         return [Finding("invalid-bound", f"bound {float(bound)!r} exceeds the minimum {float(truth)!r} by {over:.2e}")]
 
     def _refutation(self, certificate: Any) -> list[Finding]:
-        y, margin = np.asarray(certificate.infeasibility), certificate.infeasibility_margin
+        y, margin = np.array(self.row_prices(certificate.infeasibility)), certificate.infeasibility_margin
         if not (np.isfinite(y).all() and (y >= 0).all() and y.any()):
             return [Finding("invalid-bound", f"the Farkas vector {y.tolist()} is not valid")]
         if not margin > 0:
@@ -172,11 +206,13 @@ class Judge:
         wrong_sign = (claim > 0 and high < 0) or (claim < 0 and low > 0)
         if off > SLATER * scale + FAINT or (wrong_sign and off > DIGITS * scale + FAINT):
             detail = f"Slater margin {margin!r}, exactly in [{float(low)!r}, {float(high)!r}]"
+            if self.several and claim <= high:  # what can be had by every part alone is all that is promised
+                return [Finding("several", detail)]
             return [Finding("wrong-answer", detail + (": wrong sign" if wrong_sign else ""))]
         return []
 
 
-def slater_bracket(model: ExactModel, rounds: int = 60) -> tuple[Fraction, Fraction]:
+def slater_bracket(model: Any, rounds: int = 60) -> tuple[Fraction, Fraction]:
     """Rigorous bounds on max_π min_i −V_i: the dual from exact minima, the primal from mixtures of exact points.
 
     Linear programs in double precision only propose weights; a poor proposal makes the bracket wider, never wrong.

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 import cmdpkit as ck
 from fuzz.chains import CHAINS
-from fuzz.tables import LIMITS, NASTY, PLAIN, constraint, place, table
+from fuzz.tables import LIMITS, NASTY, PLAIN, both_sides, constraint, criterion, place, table
 
 Generator = np.random.Generator
 
@@ -47,9 +47,9 @@ def finish(rng: Generator, sketch: dict[str, Any], limits: list[Any]) -> ck.CMDP
         P,
         action_axis=1,
         constraints=limits,
-        gamma=sketch["gamma"],
         initial=sketch["initial"],
         available=sketch.get("available"),
+        **criterion(sketch),
         **{kind: sketch["objective"]},
     )
 
@@ -219,11 +219,85 @@ def missing(rng: Generator) -> ck.CMDP:
     return finish(rng, sketch, [type(c)(np.where(mask, c.values, 1e300), c.limit, c.name, c.per_step) for c in limits])
 
 
+def two_sided(rng: Generator) -> ck.CMDP:
+    """`Equal` and `Between`: attained, degenerate, contradictory."""
+    sketch = any_chain(rng)
+    return finish(rng, sketch, _mixed_limits(rng, sketch, int(rng.integers(1, 4)), 0.8))
+
+
+def total(rng: Generator) -> ck.CMDP:
+    """Totals until a goal, which every step may reach, or which lies at the end of a way without return."""
+    sketch = any_chain(rng, states=rng.integers(1, 7), gamma=0.0)
+    P, (S, A) = _without_dust(sketch["transitions"]), sketch["policy"].shape
+    if rng.random() < 0.3:  # onwards only
+        P = P * np.triu(np.ones((S, S)), 1)[:, None]
+    ends = (
+        10.0 ** -rng.uniform(0.0, 3.0, size=(S, A)) if rng.random() < 0.7 else np.full((S, A), rng.choice([0.01, 1.0]))
+    )
+    sums = P.sum(axis=2)
+    P = P * np.divide(1.0 - ends, sums, out=np.zeros((S, A)), where=sums > 0.0)[:, :, None]
+    whole = np.zeros((S + 1, A, S + 1))
+    whole[:S, :, :S], whole[:S, :, S] = P, 1.0 - P.sum(axis=2)
+    whole[S, :, S] = 1.0
+    sketch |= {
+        "transitions": whole,
+        "initial": int(rng.integers(0, S)) if rng.random() < 0.5 else np.append(rng.dirichlet(np.ones(S)), 0.0),
+        "objective": np.vstack([sketch["objective"], np.zeros(A)]),
+        "policy": np.vstack([sketch["policy"], np.eye(A)[0]]),
+        "criterion": {"gamma": 1.0},
+        "goal": S,
+    }
+    del sketch["gamma"]
+    return finish(rng, sketch, _mixed_limits(rng, sketch, int(rng.integers(0, 4)), 0.3))
+
+
+def horizon(rng: Generator) -> ck.CMDP:
+    """Sums over a few steps, discounted or not, with limits on all of them and on single ones."""
+    sketch = any_chain(rng, states=rng.integers(1, 5), actions=rng.integers(1, 4), gamma=0.0)
+    T, gamma = int(rng.integers(1, 6)), float(rng.choice([0.0, 0.5, 0.9, 1.0, 1.0, 1.0]))
+    sketch["transitions"] = _without_dust(sketch["transitions"])
+    sketch["criterion"] = {"horizon": T} | ({"gamma": gamma} if gamma < 1.0 else {})
+    del sketch["gamma"]
+    return finish(rng, sketch, _mixed_limits(rng, sketch, int(rng.integers(0, 4)), 0.3, T if gamma == 1.0 else None))
+
+
+def average(rng: Generator) -> ck.CMDP:
+    """Long-run averages: of one class, of several, of periodic chains."""
+    actions = int(rng.integers(1, 4))
+    sketch = any_chain(rng, states=rng.integers(1, 6 if actions < 3 else 5), actions=actions, gamma=0.0)
+    sketch["criterion"] = {"average": True}
+    del sketch["gamma"]
+    return finish(rng, sketch, _mixed_limits(rng, sketch, int(rng.integers(0, 4)), 0.3))
+
+
+def _without_dust(P: Any) -> Any:
+    """Probabilities below 1e-280 are refused where a model is solved as another one."""
+    return np.where(P < 1e-280, 0.0, P)
+
+
+def _mixed_limits(rng: Generator, sketch: dict[str, Any], count: int, both: float, stages: Any = None) -> list[Any]:
+    """Limits from one side, or with probability `both` from two; half of them on a single stage, if there are any."""
+    limits = []
+    for i in range(count):
+        values = table(rng, sketch["policy"].shape, str(rng.choice(PLAIN)))
+        if "goal" in sketch:
+            values[sketch["goal"]] = 0.0
+        stage = int(rng.integers(0, stages)) if stages and rng.random() < 0.5 else None
+        if rng.random() < both:
+            limits.append(both_sides(rng, sketch, values, f"c{i}", stage))
+        else:
+            limits.append(constraint(rng, sketch, values, str(rng.choice(LIMITS)), f"c{i}", stage))
+    return limits
+
+
 FAMILIES: dict[str, Callable[[Generator], ck.CMDP]] = (
     {chain: of_chain(chain) for chain in CHAINS}
     | {
         f.__name__: f
-        for f in (scales, against, ties, duplicates, equalities, conflict, narrow, brink, bandit, far_sighted, missing)
+        for f in (
+            *(scales, against, ties, duplicates, equalities, conflict, narrow, brink, bandit, far_sighted, missing),
+            *(two_sided, total, horizon, average),
+        )
     }
     | {f"medium {chain}": medium(chain) for chain in MEDIUM}
 )

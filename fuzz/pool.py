@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
+import warnings
 from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
@@ -42,7 +43,9 @@ def work(pipe: Connection, seed: int) -> None:
         index, methods = task
         pipe.send(("judge", None))
         try:
-            cmdp = model(seed, index)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                cmdp = model(seed, index)
             judge = Judge(cmdp)
         except Exception as error:
             finding = Finding("unjudged", f"the model cannot be built: {type(error).__name__}: {error}")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import cmdpkit as ck
+from fuzz.averages import ExactAverages
 from fuzz.exact import ExactModel, above, below
 
 Generator = np.random.Generator
@@ -43,18 +44,35 @@ def table(rng: Generator, shape: tuple[int, int], kind: str) -> Any:
     return plain * (10.0 ** rng.uniform(-3, 40) if kind == "huge" else 1.0) * scale
 
 
-def constraint(rng: Generator, outline: dict[str, Any], values: Any, kind: str, name: str) -> Any:
+def constraint(rng: Generator, outline: dict[str, Any], values: Any, kind: str, name: str, stage: Any = None) -> Any:
     """A limit of the given kind, placed by exact arithmetic."""
     per_step, at_least = bool(rng.random() < 0.3), bool(rng.random() < 0.5)
-    limit = place(rng, outline, values, kind, per_step, at_least)
-    return (ck.AtLeast if at_least else ck.AtMost)(values, limit, name=name, per_step=per_step)
+    per_step = per_step and "gamma" in outline
+    limit = place(rng, outline, values, kind, per_step, at_least, stage)
+    return (ck.AtLeast if at_least else ck.AtMost)(values, limit, name=name, per_step=per_step, stage=stage)
 
 
-def place(rng: Generator, outline: dict[str, Any], values: Any, kind: str, per_step: bool, at_least: bool) -> float:
+def both_sides(rng: Generator, outline: dict[str, Any], values: Any, name: str, stage: Any = None) -> Any:
+    """`Equal` or `Between`: attained, at an end, out of reach by a last digit or by much; wide, narrow, or a point."""
+    per_step = bool(rng.random() < 0.3) and "gamma" in outline
+    kind = str(rng.choice(["attained", "tight", "near", "exact", "above", "below", "optimum", "hair", "far"]))
+    end = place(rng, outline, values, kind, per_step, bool(rng.random() < 0.5), stage)
+    if rng.random() < 0.5:
+        return ck.Equal(values, end, name, per_step, stage)
+    width = max(abs(end), 1e-3) * 10.0 ** -rng.uniform(0.0, 16.0)
+    low, high = sorted((end, float(end + rng.choice([-1.0, 1.0]) * width)))
+    if low == high:  # the width is less than a last digit
+        return ck.Equal(values, low, name, per_step, stage)
+    return ck.Between(values, low, high, name, per_step, stage)
+
+
+def place(
+    rng: Generator, outline: dict[str, Any], values: Any, kind: str, per_step: bool, at_least: bool, stage: Any = None
+) -> float:
     """The limit: measured from the best attainable value, as a part of the range of values."""
     sign = -1 if at_least else 1
-    model = exact_model(outline, sign * values, per_step)
-    best, worst = model.minimum([0.0, 1.0]), -exact_model(outline, -sign * values, per_step).minimum([0.0, 1.0])
+    model = exact_model(outline, sign * values, per_step, stage)
+    best, worst = model.minimum([0.0, 1.0]), -exact_model(outline, -sign * values, per_step, stage).minimum([0.0, 1.0])
     spread = worst - best
     if kind == "slack":
         limit = worst + spread
@@ -77,17 +95,21 @@ def place(rng: Generator, outline: dict[str, Any], values: Any, kind: str, per_s
     return float(sign * rounding(limit)) + 0.0
 
 
-def exact_model(outline: dict[str, Any], values: Any, per_step: bool) -> ExactModel:
+def exact_model(outline: dict[str, Any], values: Any, per_step: bool, stage: Any = None) -> Any:
     """V_1 is the value itself: the limit is zero."""
     kind = "reward" if outline["maximise"] else "cost"
-    return ExactModel(
-        ck.CMDP(
-            outline["transitions"],
-            action_axis=1,
-            constraints=[ck.AtMost(values, 0.0, per_step=per_step)],
-            gamma=outline["gamma"],
-            initial=outline["initial"],
-            available=outline.get("available"),
-            **{kind: outline["objective"]},
-        )
+    cmdp = ck.CMDP(
+        outline["transitions"],
+        action_axis=1,
+        constraints=[ck.AtMost(values, 0.0, per_step=per_step, stage=stage)],
+        initial=outline["initial"],
+        available=outline.get("available"),
+        **criterion(outline),
+        **{kind: outline["objective"]},
     )
+    return ExactAverages(cmdp) if cmdp.criterion == "average" else ExactModel(cmdp)
+
+
+def criterion(outline: dict[str, Any]) -> dict[str, Any]:
+    """What a value is: by default the discounted sum."""
+    return outline.get("criterion") or {"gamma": outline["gamma"]}

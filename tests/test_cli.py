@@ -753,14 +753,16 @@ def test_no_summary_in_the_list_of_commands_is_cut(cmdpkit):
 
 def test_version(cmdpkit):
     run = cmdpkit("--version")
-    assert (run.code, run.out) == (0, f"cmdpkit, version {ck.__version__}\n")
+    first, second = run.out.splitlines()
+    assert (run.code, first) == (0, f"cmdpkit, version {ck.__version__}")
+    assert f"numpy {version('numpy')}, scipy {version('scipy')}" in second
     assert ck.__version__ == version("cmdpkit")
 
 
 def test_the_script_is_installed():
     script = Path(sys.executable).with_name("cmdpkit")
     done = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=DEADLINE, env=ENVIRONMENT)
-    assert (done.returncode, done.stdout) == (0, f"cmdpkit, version {ck.__version__}\n")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, f"cmdpkit, version {ck.__version__}")
 
 
 def imported(code, *arguments):
@@ -794,6 +796,87 @@ def test_the_model_and_the_solver_need_neither_plots_nor_tables():
     modules = imported("import cmdpkit; cmdpkit.CMDP, cmdpkit.solve, cmdpkit.certify")
     assert "cmdpkit.solver" in modules
     assert not modules & {"torch", "matplotlib", "rich", "click"}
+
+
+# -- tables ----------------------------------------------------------------------------------------------------------
+
+MACHINE = """\
+state,action,next_state,probability,profit,wear
+good,run,good,0.9,1,1
+good,run,bad,0.1,1,1
+good,rest,good,1,0,0
+bad,repair,good,1,-2,0
+"""
+
+
+@pytest.fixture
+def machine(tmp_path):
+    path = tmp_path / "machine.csv"
+    path.write_text(MACHINE)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("flags", "limit", "settings"),
+    [
+        (("gamma=0.9", "--limit", "wear<=4"), ck.AtMost("wear", 4.0), {"gamma": 0.9, "reward": "profit"}),
+        (("horizon=6", "--limit", "wear >= 3.5"), ck.AtLeast("wear", 3.5), {"horizon": 6, "cost": "profit"}),
+        (("average=True", "--limit", "wear==0.5"), ck.Equal("wear", 0.5), {"average": True, "reward": "profit"}),
+        (("gamma=0.9", "--limit", "wear=1,2"), ck.Between("wear", 1.0, 2.0), {"gamma": 0.9, "reward": "profit"}),
+    ],
+)
+def test_a_table_is_solved_as_from_table_reads_it(cmdpkit, machine, flags, limit, settings):
+    objective = "reward=profit" if "reward" in settings else "cost=profit"
+    run = cmdpkit("solve", machine, "--set", objective, "--initial", "good", "--json", "--set", *flags)
+    by_hand = ck.CMDP.from_table(machine, initial="good", constraints=[limit], **settings)
+    expected = ck.solve(by_hand)
+    found = json.loads(run.out)
+    assert run.code == 0
+    assert found["objective"] == pytest.approx(expected.objective, abs=1e-6)
+    assert expected.multipliers[0] != 0.0, "the limit binds"
+    assert found["constraints"][0]["value"] == pytest.approx(expected.constraint_values[0], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--set", "reward=profit"), "is a table, which does not say over which time to count: add --set gamma=0.9"),
+        (("--set", "gamma=0.9"), "no column reward or cost; say which column is the objective"),
+        (("--set", "gamma=0.9", "--set", "reward=profits"), "no column 'profits'; did you mean 'profit'"),
+        (("--set", "gamma=0.9", "--set", "reword=profit"), "has no argument 'reword'; did you mean 'reward'"),
+        (("--set", "gamma=0.9", "--limit", "wear=4"), "does not say on which side a limit is; write 'wear<=4'"),
+        (("--set", "gamma=0.9", "--limit", "wear<=much"), "a table does not say on which side a limit is"),
+        (("--set", "gamma=0.9", "--set", "reward=profit", "--limit", "ware<=4"), "did you mean 'wear'"),
+    ],
+)
+def test_a_table_without_what_it_needs_is_refused(cmdpkit, machine, flags, message):
+    run = cmdpkit("solve", machine, *flags)
+    assert run.code == 2
+    assert message in " ".join(run.err.split())
+
+
+def test_a_table_where_a_file_of_the_package_is_needed_names_the_way_in(cmdpkit, machine):
+    assert "read by CMDP.from_table" in cmdpkit("show", machine).err
+    with pytest.raises(ValueError, match=r"read by CMDP\.from_table"):
+        ck.CMDP.load(machine)
+
+
+def test_a_table_is_certified_and_diagnosed(cmdpkit, machine, tmp_path):
+    table = (machine, "--set", "gamma=0.9", "--set", "reward=profit", "--set", "initial=good")
+    assert cmdpkit("solve", *table, "--limit", "wear<=4", "--out", tmp_path / "policy.npz").code == 0
+    assert cmdpkit("certify", machine, tmp_path / "policy.npz", *table[1:], "--limit", "wear<=4").code == 0
+    assert "'wear' cannot be met by any policy" in cmdpkit("diagnose", *table, "--limit", "wear<=-1").out
+
+
+def test_solve_is_logged_but_silent(capfd, caplog):
+    ck.solve(ck.problems.paper())
+    assert capfd.readouterr() == ("", "")
+    with caplog.at_level("INFO", logger="cmdpkit"):
+        ck.solve(ck.problems.paper())
+    first, last = [record.getMessage() for record in caplog.records]
+    assert first.startswith("solving CMDP(states=20")
+    assert last.startswith("optimal after")
+    assert "objective 4.4624" in last
 
 
 # -- options ---------------------------------------------------------------------------------------------------------

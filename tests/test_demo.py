@@ -87,12 +87,13 @@ def check_curves(picture):
     from matplotlib.colors import to_rgb
     from matplotlib.image import imread
 
-    from cmdpkit.experiments.common import ALGORITHMS, COLOURS
+    from cmdpkit.drawing import METHODS as STYLES
+    from cmdpkit.experiments.common import ALGORITHMS
 
     pixels = imread(picture)[..., :3]
     assert set(ALGORITHMS) == {"pmd-pd", "npg-pd", "crpo"}
     half = pixels.shape[1] // 2
     for side in (pixels[:, :half], pixels[:, half:]):
-        for colour in (COLOURS[method] for method in ALGORITHMS):
+        for colour in (STYLES[method].colour for method in ALGORITHMS):
             near = np.abs(side - np.array(to_rgb(colour))).max(axis=-1) < 0.02
             assert near.sum() > 200

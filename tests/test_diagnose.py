@@ -155,6 +155,15 @@ def test_printed_limits_are_not_tighter_than_attained_ones(proved, attained, sig
     assert rounded_outwards(Relaxation(proved, attained), sign) == text
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_limits_near_the_smallest_double_are_printed(sign):
+    """The unit of their sixth digit is zero."""
+    for k in range(1, 400):
+        value = k * 5e-324
+        text = rounded_outwards(Relaxation(sign, value), sign)  # the nearest number will not do
+        assert sign * float(text) >= sign * value
+
+
 def test_the_examples_of_the_page_run():
     text = (Path(__file__).parent.parent / "docs" / "modelling.md").read_text()
     sections = text[text.index("## Trade-offs") :]

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import cmdpkit as ck
+from cmdpkit.cli.main import cli
 from cmdpkit.experiments.methods_page import page
 
 ROOT = Path(__file__).parent.parent
@@ -60,15 +62,59 @@ def test_readme_simulator_is_learned():
     assert names["learned"].objective > 95.0  # ordering two pieces a day, which sells less, earns about 90
 
 
-@pytest.mark.parametrize("page", ["modelling.md", "cookbook.md", "criteria.md"])
+def blocks_of(path, language="python"):
+    return re.findall(rf"```{language}\n(.*?)```", path.read_text("utf-8"), re.DOTALL)
+
+
+QUOTES = ("theory.md", "design.md", "decisions.md", "benchmarks.md", "results.md", "methods.md")
+"""Pages whose code is quoted from the package, or that have none."""
+PAGES = [path.name for path in sorted((ROOT / "docs").glob("*.md")) if blocks_of(path) and path.name not in QUOTES]
+
+
+def test_every_page_with_code_is_run():
+    assert {"start.md", "concepts.md", "comparing.md", "neural.md", "modelling.md", "cookbook.md", "criteria.md"} <= {
+        *PAGES
+    }
+    for name in QUOTES[1:]:
+        assert not blocks_of(ROOT / "docs" / name)
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
     """All blocks of the page, one after the other, in a folder of their own."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
-    assert len(blocks) >= 4
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    for block in blocks:
+    for block in blocks_of(ROOT / "docs" / page):
         exec(compile(block, page, "exec"), names)
+
+
+def test_the_other_examples_of_the_readme_run(tmp_path, monkeypatch):
+    """With a short training run."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    blocks = blocks_of(ROOT / "README.md")
+    training = next(block for block in blocks if "ck.train" in block)
+    for block in (blocks[0], training, *blocks[blocks.index(training) + 1 :]):
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(block.replace("iterations=400", "iterations=2"), "README.md", "exec"), names)
+    assert names["trained"].iterations == 2
+    assert names["run"].iterations == 300
+
+
+def commands():
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        lines = [line for block in blocks_of(path, "sh") for line in block.splitlines()]
+        lines += re.findall(r"`(cmdpkit [^`]* [^`]*)`", path.read_text("utf-8")) if path.name == "README.md" else []
+        yield from ((path.name, line.partition("#")[0].strip()) for line in lines if line.startswith("cmdpkit "))
+
+
+@pytest.mark.parametrize(("page", "line"), list(commands()))
+def test_commands_of_the_documents_can_be_parsed(page, line, tmp_path, monkeypatch):
+    """Every command and flag exists, and takes what it is given."""
+    monkeypatch.chdir(tmp_path)
+    _, name, *arguments = shlex.split(line)
+    with cli.commands[name].make_context(name, arguments) as context:
+        assert context.command.name == name
 
 
 def contributing():

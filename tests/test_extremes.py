@@ -8,7 +8,7 @@ import pytest
 import cmdpkit as ck
 from cmdpkit.exact.balance import Balance
 from fuzz.exact import ExactModel
-from fuzz.judge import slater_bracket
+from fuzz.judge import Judge, slater_bracket
 from fuzz.models import FAMILIES
 from rational import Exact
 
@@ -122,3 +122,25 @@ def test_a_limit_beyond_the_range_of_doubles_in_units_of_its_cost():
     cmdp = FAMILIES["against"](np.random.default_rng([7, 43]))
     for method in ("auto", "lp"):
         assert ck.solve(cmdp, method).status is ck.Status.INFEASIBLE
+
+
+UNPROVED = [
+    ("scales", 304, 337),  # refuted by weights that differ by a factor of 1e146
+    ("scales", 304, 7584),  # a limit of 1e107 that is missed by a rounding error
+    ("scales", 304, 3987),
+    ("against", 304, 4659),  # costs of 1e100 that must cancel to meet a limit of 1e-100
+    ("against", 304, 5303),  # a price beyond the range of doubles
+    ("against", 304, 4740),
+    ("far_sighted", 304, 5150),  # limits that exclude each other by 1e-9 of their size
+    ("duplicates", 304, 7184),
+    ("scales", 305, 7449),  # a limit that overflows in units of what its cost can change
+]
+"""Models that ended in NUMERICAL_ERROR: small enough for exact arithmetic."""
+
+
+@pytest.mark.parametrize(("family", "seed", "index"), UNPROVED)
+def test_what_double_precision_cannot_prove_exact_arithmetic_does(family, seed, index):
+    cmdp = FAMILIES[family](np.random.default_rng([seed, index]))
+    result = ck.solve(cmdp, tol=1e-6)
+    assert result.status in (ck.Status.OPTIMAL, ck.Status.INFEASIBLE)
+    assert Judge(cmdp).result(result, 1e-6, "auto") == []

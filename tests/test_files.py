@@ -2,6 +2,7 @@
 
 import csv
 import re
+import zipfile
 
 import numpy as np
 import pytest
@@ -93,3 +94,13 @@ def test_counts_and_multipliers_at_their_limits():
     for bad in ([-1e-300, 0.0], [np.inf, 0.0], [np.nan, 0.0]):
         with pytest.raises(ValueError, match="finite and not negative"):
             check_multipliers(bad, 2, "multipliers")
+
+
+def test_a_header_that_numpy_cannot_parse_is_refused(tmp_path):
+    """A flipped byte once opened a bracket in an array's header, and NumPy's tokenizer failed with its own error."""
+    path = tmp_path / "broken.npz"
+    header = b"\x93NUMPY\x01\x00\x40\x00" + b"{'descr': '<f8', 'fortran_order': False, 'shape': (2, ".ljust(63) + b"\n"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("kind.npy", header + bytes(16))
+    with pytest.raises(ValueError, match="not a readable cmdpkit file"):
+        load_arrays(path, "model")

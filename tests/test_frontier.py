@@ -211,7 +211,7 @@ def test_a_moved_search_keeps_columns_and_bounds():
     other = cmdp.with_limits(c0=cmdp.limits[0] + 0.2 * cmdp.signs[0])
     moved = search.moved(other, sums)
     for column, values in zip(moved.columns, moved.values, strict=True):
-        policy = ck.TabularPolicy.over(cmdp.pairs, moved._probabilities(column))
+        policy = ck.TabularPolicy.over(cmdp.pairs, moved.probabilities(column))
         np.testing.assert_allclose(
             other.user_constraint_values(values[1:]), ck.evaluate(other, policy).constraint_values, atol=1e-6
         )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import cmdpkit as ck
+from fuzz.averages import ExactAverages, recurrent_classes
 from fuzz.exact import ExactModel, above, below, fractions, integers, solve
 from fuzz.judge import Judge, slater_bracket
 from models import random_model, two_state
@@ -188,3 +189,141 @@ def test_a_mixture_has_the_average_values():
     mixture = ck.MixturePolicy([never, always], [0.25, 0.75])
     assert judge.policy(mixture) == [Fraction(-1), Fraction(0)]
     assert judge.certificate(ck.certify(cmdp, mixture, [0.5]), judge.policy(mixture), "mixture") == []
+
+
+# -- other criteria, and limits from both sides ----------------------------------------------------------------------
+
+PLAY = [[0.0, 1.0], [0.0, 0.0]]
+
+
+def ending(limit=None, **criterion):
+    """In state 0 action 1 earns and uses one unit; the process goes on to state 1 with probability 1/4, and stays."""
+    P = np.zeros((2, 2, 2))
+    P[0], P[1, :, 1] = [0.75, 0.25], 1.0
+    limits = [] if limit is None else [limit]
+    return ck.CMDP(P, reward=PLAY, constraints=limits, initial=0, action_axis=1, **criterion)
+
+
+def loop(limit, maximise=True):
+    """Three states in a circle, of which action 1 leaves out the last; rewards and use are 1 in state 0."""
+    P = np.zeros((3, 2, 3))
+    P[0, :, 1], P[1, 0, 2], P[1, 1, 0], P[2, :, 0] = 1.0, 1.0, 1.0, 1.0
+    values = [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]
+    kind = "reward" if maximise else "cost"
+    return ck.CMDP(P, constraints=[limit(values)], average=True, initial=0, action_axis=1, **{kind: values})
+
+
+MODELS = {
+    "total": lambda: ending(ck.AtMost(PLAY, 1.0), gamma=1),
+    "total equal": lambda: ending(ck.Equal(PLAY, 1.0), gamma=1),
+    "horizon": lambda: ending(ck.AtMost(PLAY, 1.0), horizon=3),
+    "discounted horizon": lambda: ending(ck.Between(PLAY, 0.25, 0.5), horizon=3, gamma=0.5),
+    "stage": lambda: ending(ck.AtMost(PLAY, 0.25, stage=1), horizon=3),
+    "average": lambda: loop(lambda values: ck.AtMost(values, 0.4)),
+    "average between": lambda: loop(lambda values: ck.Between(values, 0.35, 0.4), maximise=False),
+    "both sides": lambda: ending(ck.Equal(PLAY, 0.5), gamma=0.5),
+}
+
+
+def test_totals_and_horizons_by_hand():
+    half = [[0.5, 0.5], [1.0, 0.0]]
+    # 4 expected visits to state 0; without a limit V_0 is minus the reward
+    assert ExactModel(ending(gamma=1)).values(half) == [-2]
+    assert ExactModel(ending(gamma=1)).minimum([1.0]) == -4
+    assert ExactModel(ending(gamma=1)).sizes() == [4]
+    visits = 1 + Fraction(3, 4) + Fraction(9, 16)
+    assert ExactModel(ending(horizon=3)).values(half) == [-visits / 2]
+    assert ExactModel(ending(horizon=3)).minimum([1.0]) == -visits
+    discounted = ExactModel(ending(horizon=3, gamma=0.5))
+    assert discounted.minimum([1.0]) == -(1 + Fraction(3, 8) + Fraction(9, 64))
+    staged = np.array([[[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [1.0, 0.0]], [[0.5, 0.5], [1.0, 0.0]]])
+    assert ExactModel(ending(horizon=3)).values(staged) == [-(1 + Fraction(9, 32))]
+    alone = ExactModel(ending(ck.AtMost(PLAY, 0.25, stage=1), horizon=3))
+    assert alone.values(half)[1] == Fraction(3, 8) - Fraction(1, 4)
+
+
+def test_averages_by_hand():
+    model = ExactAverages(loop(lambda values: ck.AtLeast(values, 0.25)))
+    # the circle takes 3 steps, or 2 with action 1 in state 1
+    assert model.minimum([1.0, 0.0]) == Fraction(-1, 2)
+    assert model.values(np.eye(2)[[0, 0, 0]]) == [Fraction(-1, 3), Fraction(1, 4) - Fraction(1, 3)]
+    half = [[1.0, 0.0], [0.5, 0.5], [1.0, 0.0]]
+    assert model.values(half)[0] == -1 / Fraction(5, 2)
+    assert model.is_connected()
+    assert model.sizes() == [1, Fraction(5, 4)]
+
+
+def test_averages_of_several_classes():
+    P = np.zeros((3, 1, 3))
+    P[0, 0], P[1, 0, 1], P[2, 0, 2] = [0.5, 0.125, 0.375], 1.0, 1.0
+    model = ExactAverages(ck.CMDP(P, cost=[[9.0], [4.0], [0.0]], average=True, initial=0, action_axis=1))
+    assert model.values(np.ones((3, 1))) == [1]  # it ends in state 1 with probability 1/4
+    assert not model.is_connected()
+    assert recurrent_classes(P[:, 0]) == [[1], [2]]
+    # two states that lead to each other, if one likes
+    P = np.array([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]])
+    assert ExactAverages(ck.CMDP(P, cost=np.zeros((2, 2)), average=True, action_axis=1)).is_connected()
+    P[1, 1] = P[1, 0]  # and one that cannot be left, with another that need not be
+    assert not ExactAverages(ck.CMDP(P, cost=np.zeros((2, 2)), average=True, action_axis=1)).is_connected()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_planted_errors_are_found_for_every_criterion(name):
+    cmdp = MODELS[name]()
+    result, judge, values = solved(cmdp)
+    right, worse = result.certificate, -1.0 if cmdp.maximise else 1.0
+    assert result.status is ck.Status.OPTIMAL
+    planted = {
+        "bound": replace(right, bound=right.bound + worse * 1e-9),
+        "multipliers": replace(right, multipliers=right.multipliers - 0.5, bound=right.bound + worse * 1e-3),
+        "nan": replace(right, bound=np.nan),
+    }
+    for what, wrong in planted.items():
+        assert "invalid-bound" in kinds(judge.certificate(wrong, values, what)), what
+    moved = {
+        "objective": right.objective + 1e-6,
+        "constraint_values": right.constraint_values + 1e-6,
+        "gap": -1e-9,
+        "accuracy": -1e-9,
+    }
+    for field, value in moved.items():
+        assert "wrong-answer" in kinds(judge.certificate(replace(right, **{field: value}), values, field)), field
+    loose = [values[0], *(v + Fraction(1, 1000) for v in values[1:])]
+    assert "wrong-answer" in kinds(judge.certificate(right, loose, "violated"))
+
+
+@pytest.mark.parametrize("name", ["total equal", "stage", "average between", "both sides"])
+def test_wrong_refutations_are_found_for_every_criterion(name):
+    cmdp = MODELS[name]()
+    result, judge, values = solved(cmdp)
+    for y in (1.0, -1.0) if cmdp.num_rows > 1 else (1.0,):
+        wrong = replace(result.certificate, infeasibility=np.array([y]), infeasibility_margin=1e-9)
+        # whether an equality can be met is known to rounding only
+        assert kinds(judge.certificate(wrong, values, "refuted")) in ({"wrong-answer"}, {"invalid-bound"})
+
+
+def test_refutations_of_limits_from_both_sides_have_a_sign():
+    cmdp = ending(ck.Equal(PLAY, 5.0), gamma=1)  # 4 is the most
+    result, judge, values = solved(cmdp)
+    assert result.status is ck.Status.INFEASIBLE
+    assert result.certificate.infeasibility[0] < 0.0
+    wrong = replace(result.certificate, infeasibility=-result.certificate.infeasibility)
+    assert kinds(judge.certificate(wrong, values, "sign")) == {"invalid-bound"}
+
+
+def test_several_classes_are_counted_and_must_be_there():
+    cmdp = MODELS["average"]()
+    result, judge, _ = solved(cmdp)
+    claimed = replace(result, status=ck.Status.SEVERAL_CLASSES)
+    assert kinds(judge.result(claimed, 1e-6, "auto")) == {"several", "wrong-answer"}
+    judge.several = True
+    assert kinds(judge.result(claimed, 1e-6, "auto")) == {"several"}
+
+
+def test_slater_margins_of_averages():
+    # uses lie between 1/3 and 1/2
+    cmdp = loop(lambda values: ck.AtMost(values, 0.4))
+    judge = Judge(cmdp)
+    assert judge.slater(0.4 - 1 / 3) == []
+    assert judge.slater(ck.slater_margin(cmdp)) == []
+    assert kinds(judge.slater(0.07)) == {"wrong-answer"}

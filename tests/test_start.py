@@ -169,7 +169,7 @@ def test_columns_keep_their_values_only_where_the_chains_are_the_same():
         recall(search, memory)
         assert search.columns
         for column, values in zip(search.columns, search.values, strict=True):
-            policy = ck.TabularPolicy.over(model.pairs, search._probabilities(column))
+            policy = ck.TabularPolicy.over(model.pairs, search.probabilities(column))
             value = ck.evaluate(model, policy)
             np.testing.assert_allclose(model.user_constraint_values(values[1:]), value.constraint_values, atol=1e-6)
             assert model.user_objective(values[0]) == pytest.approx(value.objective, abs=1e-6)

@@ -38,7 +38,7 @@ class Coin(gymnasium.Env):
 
     def step(self, action):
         self.time += 1
-        late = self.episodes > 3
+        late = self.episodes > 5  # two episodes tell this environment from others
         if self.trouble == "raises" and late:
             raise OSError("the motor is gone")
         observation = np.array([1.0, np.nan if self.trouble == "nan observation" and late else 0.0], dtype=np.float32)
@@ -190,6 +190,17 @@ def test_a_run_is_extended(tmp_path):
     once = ck.train(ACROBOT, limits=[5, 5], iterations=8, **SMALL)
     np.testing.assert_array_equal(longer.history["costs"], once.history["costs"])
     np.testing.assert_array_equal(longer.policy.layers[-1][0], once.policy.layers[-1][0])
+
+
+def test_another_environment_of_the_same_name_is_not_resumed(tmp_path):
+    def run(top, **options):
+        make = lambda: WithCosts(gymnasium.make("CartPole-v1"), lambda s: abs(s.next_observation[0]) > top)  # noqa: E731
+        return ck.train(make, limits=[5], out=tmp_path / "run", **SMALL | options)
+
+    run(0.01, iterations=1)
+    assert run(0.01, iterations=2, resume=True).iterations == 2
+    with pytest.raises(ValueError, match="another run: its environment"):
+        run(0.0, iterations=2, resume=True)
 
 
 def test_another_or_a_damaged_run_is_not_resumed(tmp_path):
@@ -387,7 +398,24 @@ def test_episodes_judge_limits(bounds):
     assert proof.intervals[0, 0] <= 3.0 <= proof.intervals[0, 1]
     assert proof.objective_interval[0] <= 3.0 <= proof.objective_interval[1]
     assert proof.assumption == (NORMAL if bounds is None else "")
-    assert verdicts[3.0].more_rollouts[0] > 0
+    assert verdicts[3.0].more_rollouts != [0]
+
+
+@pytest.mark.parametrize(("measure", "most"), [("episode", 10.0), ("discounted", 10.0), ("step", 1.0)])
+def test_intervals_on_episodes_stay_within_the_bounds(measure, most):
+    bounds = [(0.0, 1.0), (0.0, 1.0)]
+    proof = ck.certify_on_episodes(
+        Coin, coin_policy(0.3), [3.0], measure, episodes=3, steps=10, gamma=0.9, bounds=bounds
+    )
+    assert proof.objective_interval == pytest.approx((0.0, most), abs=1e-12)
+    assert proof.intervals[0] == pytest.approx((0.0, most), abs=1e-12)
+
+
+def test_the_report_of_a_run_names_the_call_that_certifies_it(tmp_path):
+    own = ck.train(Coin, limits=[3.0], iterations=1, out=tmp_path / "own", **SMALL)
+    assert "cmdpkit.certify_on_episodes(Coin, result.policy, result.limits) certifies" in " ".join(str(own).split())
+    named = ck.train(ACROBOT, limits=[5, 5], iterations=1, out=tmp_path / "named", **SMALL)
+    assert f"cmdpkit evaluate {tmp_path / 'named'} certifies" in " ".join(str(named).split())
 
 
 @pytest.mark.parametrize("bounds", [None, [(0.0, 1.0), (0.0, 1.0)]])

@@ -11,7 +11,8 @@ import pytest
 import scipy.sparse as sp
 
 import cmdpkit as ck
-from cmdpkit.model import tables
+from cmdpkit.model import labels, reading
+from cmdpkit.model.numbering import Numbering, _Hashed
 
 # A machine: in "good" it can run or rest, in "bad" only be repaired.
 ROWS = [
@@ -102,8 +103,8 @@ def test_the_optimum_of_a_table_is_that_of_the_model_built_by_hand():
 
 @pytest.mark.parametrize("large", [False, True])
 def test_both_readers_of_csv_files_agree(tmp_path, monkeypatch, large):
-    monkeypatch.setattr(tables, "SMALL_FILE", 0 if large else 1 << 40)
-    monkeypatch.setattr(tables, "LONG_COLUMN", 0 if large else 1 << 40)
+    monkeypatch.setattr(reading, "SMALL_FILE", 0 if large else 1 << 40)
+    monkeypatch.setattr(labels, "LONG_COLUMN", 0 if large else 1 << 40)
     assert_same(from_table(written(tmp_path)), by_hand())
     # Words that other readers take for numbers or for missing entries; a byte order mark; spaces after commas
     lines = [
@@ -129,7 +130,7 @@ def test_plain_csv_needs_no_pandas(tmp_path, monkeypatch):
     path = written(tmp_path)
     monkeypatch.setitem(sys.modules, "pandas", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr(tables, "SMALL_FILE", 0)
+    monkeypatch.setattr(reading, "SMALL_FILE", 0)
     cmdp = from_table(path)
     assert_same(cmdp, by_hand())
     with pytest.raises(ImportError, match=r"to_frame needs pandas.*to_table works without"):
@@ -220,7 +221,7 @@ BAD_TABLES = {
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("name", BAD_TABLES)
 def test_bad_tables_are_refused_with_line_state_and_action(tmp_path, monkeypatch, name, large):
-    monkeypatch.setattr(tables, "SMALL_FILE", 0 if large else 1 << 40)
+    monkeypatch.setattr(reading, "SMALL_FILE", 0 if large else 1 << 40)
     rows, message = BAD_TABLES[name]
     path = written(tmp_path, rows)
     with pytest.raises(ValueError, match=message) as error:
@@ -351,7 +352,7 @@ def random_model(seed=0, states=7, actions=3, labels=True):
 @pytest.mark.parametrize("labels", [True, False])
 @pytest.mark.parametrize("large", [False, True])
 def test_tables_are_written_and_read_exactly(tmp_path, monkeypatch, labels, large):
-    monkeypatch.setattr(tables, "SMALL_FILE", 0 if large else 1 << 40)
+    monkeypatch.setattr(reading, "SMALL_FILE", 0 if large else 1 << 40)
     model = random_model(labels=labels)
     settings = {
         "constraints": [ck.AtMost("heat", 3.0), ck.AtLeast("x", 0.1)],
@@ -580,6 +581,34 @@ def test_vectorised_functions_of_whole_numbers():
     np.testing.assert_array_equal(chosen[:, 1], np.maximum(np.arange(6001) - 1, 0))
 
 
+@pytest.mark.parametrize("width", [None, 1, 2, 3])
+@pytest.mark.parametrize("spread", ["box", "both ways", "far apart", "then far apart", "extreme"])
+def test_states_are_numbered_as_they_are_found(width, spread):
+    """By direct addresses or by a hash table, against a dict."""
+    rng = np.random.default_rng(0)
+    numbering, index = Numbering(width, 10**6), {}
+    for step in range(12):
+        high = {"box": 3, "both ways": step + 1, "extreme": 3}.get(spread, 3 if step < 6 else 3 * 10**5)
+        high = 3 * 10**5 if spread == "far apart" else high
+        states = rng.integers(-high if spread == "both ways" else 0, high, (0 if step == 4 else 40, width or 1))
+        if spread == "extreme" and width is None and step > 6:
+            states[:2] = [[-(2**63)], [2**63 - 1]]
+        states = states[:, 0] if width is None else states
+        numbers = numbering.codes(states)
+        known = len(index)
+        for state, number in zip(states.tolist(), numbers.tolist(), strict=True):
+            key = state if width is None else tuple(state)
+            assert index.setdefault(key, number) == number
+        assert sorted(index.values()) == list(range(len(index))), "every number once, and the new ones come last"
+        assert min(list(index.values())[known:], default=known) == known
+    found = np.concatenate(numbering.blocks)
+    assert numbering.count == len(index) == len(found)
+    keys = found.tolist() if width is None else list(map(tuple, found.tolist()))
+    assert [index[key] for key in keys] == list(range(len(found)))
+    far = width in (2, 3) if spread.endswith("apart") else spread == "extreme" and width is None
+    assert isinstance(numbering.known, _Hashed) == far
+
+
 def test_bad_vectorised_functions_are_refused():
     def run(function, initial=0, **changes):
         settings = {"actions": ["a", "b"], "vectorised": True, "gamma": 0.9, **changes}
@@ -611,7 +640,9 @@ def test_bad_vectorised_functions_are_refused():
     with pytest.raises(TypeError, match=r"whole numbers or tuples of them, not 'x'"):
         run(stay, "x")
     with pytest.raises(ValueError, match=r"state with 4 numbers must be at least -16384 and below 16384; one is 99999"):
-        run(stay, (0, 0, 99999, 0))
+        run(stay, {(0, 0, 0, 0): 0.5, (0, 0, 99999, 99999): 0.5})
+    with pytest.raises(ValueError, match="from 0 to 1"):  # a state alone may have any numbers
+        run(lambda s, a: (np.arange(2), np.full(2, 2.0), s, np.zeros(2)), (0, 0, 99999, 0))
 
 
 @pytest.mark.parametrize("vectorised", [False, True])
@@ -629,3 +660,60 @@ def test_outcomes_with_probability_zero_add_no_states(vectorised):
     model = ck.CMDP.from_function(many if vectorised else one, 2, actions=["go"], gamma=0.5, vectorised=vectorised)
     assert model.states == 3
     assert ck.solve(model).objective == pytest.approx(0.25 / (1 - 0.5))
+
+
+# -- mistakes that people make -----------------------------------------------------------------------------------------
+
+
+def other(**replaced):
+    return {**columns(), **replaced}
+
+
+def renamed(old, new):
+    return {new if name == old else name: column for name, column in columns().items()}
+
+
+MISTAKES = {
+    "column": (renamed("next_state", "Next State"), r"did you mean 'Next State'\? Then say columns=\{'next_state': "),
+    "short column": (renamed("probability", "prob"), r"did you mean 'prob'\? Then say columns="),
+    "foreign columns": ({"s": ["a"], "p": [1.0]}, r"the columns are 's', 'p'; columns=\{'probability': '...'\} says"),
+    "log": ({k: v for k, v in columns().items() if k != "probability"}, r"read by CMDP\.from_samples"),
+    "percent": (other(probability=[90, 10, 100, 100]), r"is 90.0 \(4 such entries\).*; divide percentages by 100"),
+    "percent sign": (other(probability=["90%", "10%", "1", "1"]), r"row 0: probability is '90%'.*0.9 for 90 %"),
+    "decimal comma": (other(probability=["0,9", "0,1", "1", "1"]), r"'0,9', .*; write decimal points"),
+    "typo": (other(next_state=["good", "baad", "good", "good"]), r"row 1: .* state 'baad' \(did you mean 'bad'\?\)"),
+    "space": (other(next_state=["good", "bad ", "good", "good"]), r"row 1: .* state 'bad ' \(did you mean 'bad'\?\)"),
+    "twice": (columns([*ROWS, ROWS[3]]), r"rows 3, 4: .* is listed more than once"),
+    "index": (pd.DataFrame(columns()).set_index("state"), r"no column 'state'; it is in the index .*reset_index\(\)"),
+    "rows": (pd.DataFrame(columns()).to_dict("records"), r"not list; pandas.DataFrame\(rows\) makes a frame"),
+    "two types": (
+        {"state": [1, 1, 2], "action": ["a", "b", "a"], "next_state": ["1", 2, 1], "probability": [1, 1, 1],
+         "reward": [1, 0, 0], "wear": [0, 0, 0]},
+        r"row 0: next_state is '1', and elsewhere 1: use the same type",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_common_mistakes_are_named_with_their_remedy(mistake):
+    table, message = MISTAKES[mistake]
+    with pytest.raises((ValueError, TypeError), match=message):
+        ck.CMDP.from_table(table, constraints=[WEAR], gamma=0.9)
+
+
+def test_files_that_are_no_comma_separated_tables(tmp_path):
+    (tmp_path / "semicolons.csv").write_text("state;action;next_state;probability;reward\na;b;a;1;1\n")
+    with pytest.raises(ValueError, match="separate the columns by commas"):
+        ck.CMDP.from_table(tmp_path / "semicolons.csv", gamma=0.9)
+    (tmp_path / "book.xlsx").write_bytes(b"PK\x03\x04")
+    with pytest.raises(ValueError, match=r"book.xlsx is not a CSV file.*pandas.read_excel"):
+        ck.CMDP.from_table(tmp_path / "book.xlsx", gamma=0.9)
+
+
+def test_outcomes_without_a_list_or_without_costs():
+    with pytest.raises(ValueError, match="must return a list of outcomes"):
+        ck.CMDP.from_function(lambda s, a: (1.0, s, 1.0), 0, actions=[0], gamma=0.9)
+    with pytest.raises(ValueError, match=r"the costs \('wear'\) are missing"):
+        ck.CMDP.from_function(lambda s, a: [(1.0, s, 1.0)], 0, actions=[0], gamma=0.9, constraints=[WEAR])
+    with pytest.raises(TypeError, match="constraints must be a list"):
+        from_table(columns(), constraints={"wear": 4.0})

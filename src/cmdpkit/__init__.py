@@ -38,11 +38,16 @@ if TYPE_CHECKING:
     from cmdpkit.evaluation import evaluate as evaluate
     from cmdpkit.evaluation.average import long_run_averages as long_run_averages
     from cmdpkit.exact.slater import slater_margin as slater_margin
+    from cmdpkit.insight.compare import compare as compare
     from cmdpkit.insight.diagnose import Diagnosis as Diagnosis
     from cmdpkit.insight.diagnose import diagnose as diagnose
     from cmdpkit.insight.frontier import Frontier as Frontier
     from cmdpkit.insight.frontier import Surface as Surface
     from cmdpkit.insight.frontier import frontier as frontier
+    from cmdpkit.insight.league import Comparison as Comparison
+    from cmdpkit.insight.optimum import SimulatedBound as SimulatedBound
+    from cmdpkit.insight.optimum import bound_by_simulation as bound_by_simulation
+    from cmdpkit.insight.report import write_report as write_report
     from cmdpkit.learners.neural.policy import NeuralPolicy as NeuralPolicy
     from cmdpkit.model import CMDP as CMDP
     from cmdpkit.model import AtLeast as AtLeast
@@ -71,10 +76,12 @@ _HOME = {
     "AtMost": "model",
     "Between": "model",
     "CMDP": "model",
+    "SimulatedBound": "insight.optimum",
     "SimulationCertificate": "certificates.rollouts",
     "Simulator": "simulators",
     "Equal": "model",
     "Certificate": "certificates.certificate",
+    "Comparison": "insight.league",
     "Diagnosis": "insight.diagnose",
     "Evaluation": "evaluation",
     "Frontier": "insight.frontier",
@@ -89,9 +96,11 @@ _HOME = {
     "TabularPolicy": "policy",
     "TrainingFailed": "run.result",
     "TrainingResult": "run.result",
+    "bound_by_simulation": "insight.optimum",
     "certify": "certificates.prover",
     "certify_by_simulation": "certificates.rollouts",
     "certify_on_episodes": "training",
+    "compare": "insight.compare",
     "diagnose": "insight.diagnose",
     "envs": "envs",
     "evaluate": "evaluation",
@@ -103,6 +112,7 @@ _HOME = {
     "slater_margin": "exact.slater",
     "solve": "solver",
     "train": "training",
+    "write_report": "insight.report",
 }
 
 __all__ = [*_HOME, "__version__"]

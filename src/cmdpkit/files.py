@@ -9,8 +9,6 @@ import io
 import json
 import os
 import tempfile
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -107,10 +105,12 @@ def _read_arrays(path: PathLike, wanted: Iterable[str] | None = None) -> dict[st
         strange = next((name for name, value in arrays.items() if not isinstance(value, np.ndarray)), None)
         if strange is not None:
             raise ValueError(f"its entry {strange!r} is not an array")
-    except (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # a damaged header fails in NumPy's parser in many ways, tokenize.TokenError among them
         # NumPy suggests to allow pickle for any unreadable file; that suggestion must not be passed on.
         reason = "it is not an .npz archive of plain arrays" if "pickle" in str(error) else error
-        message = f"{path} is not a readable cmdpkit file ({reason}); was it damaged or made elsewhere?"
+        table = Path(path).suffix.lower() in (".csv", ".tsv")
+        advice = "a table of transitions is read by CMDP.from_table" if table else "was it damaged or made elsewhere?"
+        message = f"{path} is not a readable cmdpkit file ({reason}); {advice}"
         raise ValueError(message) from error
     return arrays
 

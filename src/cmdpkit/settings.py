@@ -70,7 +70,12 @@ class NeuralSettings:
     Every iteration resets all environments; its random numbers depend only on the seed and the iteration number.
     """
 
-    num_envs: int = option(10, WHOLE, "Environments stepped together; each gives one sample of reward and costs.")
+    num_envs: int | None = option(
+        None,
+        WHOLE,
+        "Environments stepped together; each gives one sample of reward and costs.  "
+        "[default: 10, or as many as a vector environment has]",
+    )
     steps: int = option(500, WHOLE, "Steps per environment and iteration.")
     gamma: float = option(0.98, GAMMA, "Discount factor of the advantages and of the measure 'discounted'.")
     smoothing: float = option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,7 +26,14 @@ from cmdpkit.run.budget import Budget, Callback
 from cmdpkit.run.checkpoint import Checkpoint
 from cmdpkit.run.choice import Choice, choose, takes_multipliers
 from cmdpkit.run.deterministic import refuse_large, solve_deterministic
-from cmdpkit.run.finish import solve_by_columns, solve_by_lp, with_classes, with_least_violation, with_others_behind
+from cmdpkit.run.finish import (
+    solve_by_columns,
+    solve_by_lp,
+    with_classes,
+    with_exact_arithmetic,
+    with_least_violation,
+    with_others_behind,
+)
 from cmdpkit.run.first_order import run_first_order, with_start
 from cmdpkit.run.judged import judged
 from cmdpkit.run.outcome import Outcome
@@ -35,6 +43,9 @@ from cmdpkit.run.start import Start, lowered_start, start_from
 from cmdpkit.run.zero import run_zero
 from cmdpkit.settings import Sampling, TabularSettings, ZeroSettings
 from cmdpkit.simulators import Simulator, as_simulator
+
+LOG = logging.getLogger("cmdpkit")
+LOG.addHandler(logging.NullHandler())  # silent, unless the program that uses the package wants to hear
 
 EXACT = ("auto", "columns", "lp")
 """Exact methods. They take no options."""
@@ -132,6 +143,7 @@ def solve(
             begun,
             deterministic,
         )
+        LOG.info("%r is solved as a discounted model with %d states", model, model.lowering.model.states)
         return _raised(model, solve(model.lowering.model, method, *general, **options))
     if deterministic is not False:
         _check_deterministic(model, deterministic, method, sampling, options)
@@ -165,6 +177,7 @@ def solve(
     if max_iterations is None and choice is not None:
         max_iterations = GROWING_ITERATIONS if choice.method.steps == "growing" else FIRST_ORDER_ITERATIONS
     store = _store(model, name, choice, checkpoint, resume, tol, max_iterations)
+    LOG.info("solving %r by %s, tol=%g", model, name, tol)
     with _progress_bar(progress, name, max_iterations, callback) as watch:
         allowed = Budget(max_iterations, time_limit, watch)
         with allowed.catching_ctrl_c(), hurrying(allowed.exhausted):
@@ -172,14 +185,23 @@ def solve(
                 outcome = solve_deterministic(model, tol, allowed, begin)
             elif model.is_extreme:
                 _refuse_units(model, choice, xi)
+                LOG.info("costs are of extreme size (%.3g): solved in other units", model.cost_sizes.max())
                 plain = None if begin is None else begin.without_units()
                 solver = partial(_run, method=name, choice=choice, xi=xi, tol=tol, store=store, start=plain)
                 outcome = run_balanced(model, solver, allowed, tol)
             else:
                 outcome = _run(model, allowed, name, choice, xi, tol, store, begin)
+            if method == "auto" and not deterministic:
+                outcome = with_exact_arithmetic(model, outcome, tol, allowed)
             if outcome.certificate.infeasibility is not None:
                 outcome = with_least_violation(model, outcome, allowed)
-    return _result(model, name, with_classes(model, outcome, choice is not None), allowed.elapsed)
+    result = _result(model, name, with_classes(model, outcome, choice is not None), allowed.elapsed)
+    LOG.info(
+        "%s after %d iterations and %.3g s: objective %.9g, gap %.1e, violation %.1e",
+        *(result.status.value, result.iterations, result.time),
+        *(result.objective, result.certificate.gap, result.certificate.violation),
+    )
+    return result
 
 
 def _check_call(model: Any, tol: Any, max_iterations: Any, time_limit: Any, seed: Any, callback: Any) -> None:

@@ -151,7 +151,7 @@ def model_facts(problem: Any) -> dict[str, Any]:
         facts["gamma"] = f"{problem.gamma:g}" + (", totals until the end" if problem.criterion == "total" else "")
     initial = getattr(problem, "initial", None)
     if isinstance(initial, np.ndarray):
-        facts["initial"] = _start(initial, pairs.state_labels)
+        facts["initial"] = start_words(initial, pairs.state_labels)
     return facts
 
 
@@ -161,7 +161,8 @@ def _names(labels: Sequence[Any] | None, most: int = 6) -> str:
     return f" ({', '.join(map(str, labels[:most]))}{', ...' if len(labels) > most else ''})"
 
 
-def _start(initial: Any, labels: Sequence[Any] | None) -> str:
+def start_words(initial: Any, labels: Sequence[Any] | None) -> str:
+    """Where a process starts."""
     at = np.flatnonzero(initial > 0.0)
     if at.size == 1:
         return f"state {label(labels, at[0])}"

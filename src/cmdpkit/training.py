@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import inspect
+import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -94,6 +96,8 @@ def train(
     learner = NeuralLearner(env, limits, measure, int(seed), choice.settings)  # sets PyTorch to one thread
     try:
         identity = {"env": _name(env), "limits": learner.limits.tolist(), "measure": measure, "seed": int(seed)}
+        if folder is not None:  # two functions that make environments may have the same name
+            identity["environment"] = learner.fingerprint()
         store = _store(folder, identity | choice.identity(), resume)
         with _display(progress, learner, choice, iterations, _with_one_argument(callback)) as watch:
             budget = Budget(int(iterations), time_limit, watch)
@@ -276,6 +280,66 @@ def _write_log(path: Path, history: History) -> None:
         table, name = history[column], names.get(column, column)
         columns |= {name: table} if table.ndim == 1 else {f"{name}_{i}": table[:, i] for i in range(table.shape[1])}
     write_csv(path, columns)
+
+
+def load_run(folder: PathLike) -> TrainingResult:
+    """The result of a run that was written to a folder by `train(..., out=folder)`."""
+    place = Path(folder)
+    if not (place / "run.json").exists():
+        raise FileNotFoundError(f"{folder} is not the folder of a run: it has no run.json")
+    from cmdpkit.learners.neural.policy import NeuralPolicy
+
+    try:
+        about = json.loads((place / "result.json").read_text())
+        history = _read_log(place / "log.csv")
+        limits, reward, costs = np.array(about["limits"], dtype=float), *recent(history)
+        return TrainingResult(
+            status=Status(about["status"]),
+            policy=NeuralPolicy.load(place / "policy.npz"),
+            objective=reward,
+            constraint_values=costs,
+            violations=np.maximum(costs - limits, 0.0),
+            multipliers=np.array(about["multipliers"], dtype=float),
+            history=history,
+            verdicts={str(name): int(count) for name, count in about["verdicts"].items()},
+            limits=limits,
+            measure=str(about["measure"]),
+            method=str(about["method"]),
+            message=str(about["message"]),
+            iterations=len(history),
+            samples=int(about["samples"]),
+            time=float(about["time"]),
+            folder=place,
+        )
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{folder}: the run has not been finished or saved ({error.filename} is missing)"
+        ) from None
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
+        raise ValueError(f"{folder} does not hold a readable run: {error}") from error
+
+
+def _read_log(path: Path) -> History:
+    """Read what `_write_log` wrote."""
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    if not rows:
+        raise ValueError("its log has no rows")
+    columns: dict[str, Any] = {}
+    for name in rows[0]:
+        if name == "iteration":
+            continue
+        texts = [row[name] for row in rows]
+        stem, _, place = name.rpartition("_")
+        if place.isdecimal():
+            columns.setdefault(OTHER_NAMES.get(stem, stem), []).append([float(x) for x in texts])
+        else:
+            columns[OTHER_NAMES.get(name, name)] = texts if name == "verdict" else [float(x) for x in texts]
+    found: dict[str, Any] = {name: np.array(v).T if isinstance(v[0], list) else v for name, v in columns.items()}
+    for name in ("constraint_values", "multipliers"):
+        found.setdefault(name, np.zeros((len(rows), 0)))
+    found["samples"] = np.array(found["samples"], dtype=int)
+    return History(found)
 
 
 def _with_one_argument(callback: Callable[..., Any] | None) -> Callback | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.checks import Array, longest_row
 from cmdpkit.evaluation.bounds import EPS, TINY, values_error
 from cmdpkit.evaluation.gain_bounds import averages_with_errors
+from cmdpkit.evaluation.rational import RationalModel, Table, above, below
 from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.model import CMDP
 from cmdpkit.policy import MixturePolicy, TabularPolicy
@@ -38,6 +40,29 @@ def certificate_of(
         violations=cmdp.violations(v),
         multipliers=np.array(cmdp.stated_prices(multipliers), dtype=float),  # a copy: what is proved must not change
         accuracy=float((errors / np.append(max(1.0, abs(v_0)), cmdp.tolerance_scales)).max()),
+    )
+
+
+def exact_certificate(model: RationalModel, policy: TabularPolicy, multipliers: Array, bound: Fraction) -> Certificate:
+    """The certificate of `policy` on a small model, in exact arithmetic: only what is reported is rounded."""
+    cmdp, played = model.cmdp, Table.of(policy.pi.ravel())
+    v, errors = model.values(played, model.visits(played))
+    reported = np.array([below(x + o) for x, o in zip(v, model.offsets, strict=True)])
+    objective, lower = Fraction(reported[0]), Fraction(below(bound))
+    scales = [max(Fraction(1), abs(objective)), *(Fraction(s) for s in cmdp.tolerance_scales.tolist())]
+    gap = (abs(v[0] - lower) + errors[0]) / scales[0]
+    excess = [max(x + e, Fraction(0)) for x, e in zip(v[1:], errors[1:], strict=True)]
+    exact = zip(reported.tolist(), v, model.offsets, errors, scales, strict=True)
+    accuracy = max((abs(Fraction(claim) - x - o) + e) / s for claim, x, o, e, s in exact)
+    return Certificate(
+        objective=cmdp.user_objective(float(objective)),
+        bound=cmdp.user_objective(float(lower)),
+        gap=above(gap),
+        violation=above(max((x / s for x, s in zip(excess, scales[1:], strict=True)), default=Fraction(0))),
+        constraint_values=cmdp.stated(cmdp.signs * reported[1:]) + 0.0,
+        violations=cmdp.violations(np.array([above(x) for x in excess])),
+        multipliers=np.array(cmdp.stated_prices(multipliers), dtype=float),
+        accuracy=above(accuracy),
     )
 
 

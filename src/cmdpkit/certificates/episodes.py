@@ -43,7 +43,7 @@ def judge_on_episodes(
     envs = as_batch(env, min(num_envs, episodes) if not hasattr(env, "num_envs") else env.num_envs)
     known = bounds if bounds is not None else envs.metadata.get("bounds")
     if known is not None:
-        spans, rest = _spans(known, len(limits) + 1, measure, steps, gamma)
+        ends, spans, rest = _spans(known, len(limits) + 1, measure, steps, gamma)
     parts: list[Array] = []
     batches = range(-(-episodes // envs.num_envs))
     for batch in track(batches):
@@ -60,7 +60,10 @@ def judge_on_episodes(
     else:
         width = half_width(variance, spans, episodes, share)
     lower, upper = mean - width + rest[:, 0], mean + width + rest[:, 1]
-    verdicts, more = [], []
+    if known is not None:
+        lower, upper = np.maximum(lower, ends[:, 0]), np.minimum(upper, ends[:, 1])
+    verdicts: list[str] = []
+    more: list[int | None] = []
     for i, limit in enumerate(limits, start=1):
         kept, broken = upper[i] <= limit, lower[i] > limit
         verdicts.append("satisfied" if kept else "violated" if broken else "undecided")
@@ -95,17 +98,18 @@ def _check_bounds(bounds: Any, quantities: Array) -> None:
         raise ValueError(f"{what} left its bounds {tuple(table[i])}: from {seen[:, i].min()} to {seen[:, i].max()}")
 
 
-def _spans(bounds: Any, count: int, measure: str, steps: int, gamma: float) -> tuple[Array, Array]:
-    """Width of the interval that each measure (−reward, costs) lies in; (low, high) of what follows the last step."""
+def _spans(bounds: Any, count: int, measure: str, steps: int, gamma: float) -> tuple[Array, Array, Array]:
+    """What each measure (−reward, costs) can be, low and high; its width up to the last step; what can follow it."""
     table = np.asarray(bounds, dtype=float)
     if table.shape != (count, 2) or not np.isfinite(table).all() or (table[:, 0] > table[:, 1]).any():
         raise ValueError(f"bounds must be {count} pairs (low, high), for the reward and each cost, got {bounds!r}")
     if measure == "step":
-        return np.asarray(table[:, 1] - table[:, 0]), np.zeros((count, 2))
+        ends = np.concatenate([-table[:1, ::-1], table[1:]])
+        return ends, np.asarray(table[:, 1] - table[:, 0]), np.zeros((count, 2))
     # An episode may end early, after which every step counts 0.
     table = np.stack([np.minimum(table[:, 0], 0.0), np.maximum(table[:, 1], 0.0)], axis=1)
     table[0] = -table[0, ::-1]
     discounted = measure == "discounted"
     length = (1.0 - gamma**steps) / (1.0 - gamma) if discounted else steps
     rest = table * (gamma**steps / (1.0 - gamma) if discounted else 0.0)
-    return np.asarray((table[:, 1] - table[:, 0]) * length), rest
+    return table * length + rest, np.asarray((table[:, 1] - table[:, 0]) * length), rest

@@ -36,7 +36,7 @@ class SimulationCertificate:
     constraint_values: Array  # (m,)
     intervals: Array  # (m, 2)
     verdicts: list[str]  # satisfied, violated or undecided, one a limit; an `Equal` is never proved by sampling
-    more_rollouts: list[int]  # about how many more would decide each undecided limit
+    more_rollouts: list[int | None]  # about how many more would decide each undecided limit; None: out of reach
     rollouts: int
     horizon: int
     samples: int  # transitions drawn
@@ -47,10 +47,31 @@ class SimulationCertificate:
         """Every limit is met, with the confidence."""
         return all(verdict == "satisfied" for verdict in self.verdicts)
 
+    def __repr__(self) -> str:
+        parts = zip(self.constraint_values, self.intervals, self.verdicts, self.more_rollouts, strict=True)
+        limits = [
+            f"{value:.6g} in {_interval(ends)} {verdict}" + (f" ({more_text(more)})" if verdict == "undecided" else "")
+            for value, ends, verdict, more in parts
+        ]
+        return (
+            f"SimulationCertificate(confidence={self.confidence:g}, rollouts={self.rollouts}, "
+            f"objective={self.objective:.6g} in {_interval(self.objective_interval)}, "
+            f"constraints=[{', '.join(limits)}])"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, lists and strings for JSON."""
         columns = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in columns.items()}
+
+
+def _interval(ends: Any) -> str:
+    return f"[{ends[0]:.6g}, {ends[1]:.6g}]"
+
+
+def more_text(more: int | None, what: str = "rollouts") -> str:
+    """How much more sampling would decide a limit, in words."""
+    return "a decision is out of reach" if more is None else f"about {float(f'{more:.2g}'):,.0f} more {what} decide"
 
 
 def certify_by_simulation(
@@ -144,9 +165,12 @@ def _certificate(
     rest = gamma**horizon / (1.0 - gamma)
     # A quantity per step is (1 − γ) times the discounted sum.
     units = np.abs(simulator.units[stated])
-    lower, upper = units * (mean - width + rest * low), units * (mean + width + rest * high)
+    # No value lies outside of what the bounds of one step allow.
+    lower = units * np.maximum(mean - width + rest * low, low / (1.0 - gamma))
+    upper = units * np.minimum(mean + width + rest * high, high / (1.0 - gamma))
     values = units * (mean + rest * 0.5 * (low + high))
-    verdicts, more = [], []
+    verdicts: list[str] = []
+    more: list[int | None] = []
     for i, limit in enumerate(simulator.constraints, start=1):
         least, most = limit.ends
         kept, broken = least <= lower[i] and upper[i] <= most, lower[i] > most or upper[i] < least
@@ -170,10 +194,19 @@ def _certificate(
     )
 
 
-def rollouts_that_decide(variance: float, span: float, rollouts: int, delta: float, distance: float) -> int:
-    """How many more until the interval no longer reaches the limit, if mean and variance stay as they are."""
+OUT_OF_REACH = 10**12
+"""Nobody draws as many rollouts."""
+
+
+def rollouts_that_decide(variance: float, span: float, rollouts: int, delta: float, distance: float) -> int | None:
+    """How many more until the interval no longer reaches the limit, if mean and variance stay as they are.
+
+    None if that is out of reach.
+    """
+    if half_width(np.array(variance), np.array(span), OUT_OF_REACH, delta) >= distance:
+        return None
     needed = rollouts
-    while needed < 2**62 and half_width(np.array(variance), np.array(span), needed, delta) >= distance:
+    while half_width(np.array(variance), np.array(span), needed, delta) >= distance:
         needed *= 2
     low = needed // 2
     while needed - low > max(1, low // 100):

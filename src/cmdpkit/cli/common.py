@@ -15,20 +15,28 @@ if TYPE_CHECKING:
 DONE, LIMIT_REACHED, BAD_INPUT, INFEASIBLE = 0, 1, 2, 3
 
 SET = click.option(
-    "--set", "parameters", multiple=True, metavar="KEY=VALUE", help="Parameter of a built-in problem, e.g. gamma=0.9."
+    "--set",
+    "parameters",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Parameter of a built-in problem or of a table, e.g. gamma=0.9.",
 )
 LIMIT = click.option(
     "--limit",
     "limits",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Another limit for a constraint, by name, e.g. power=1.2 (a Between: use=1,3); repeat it per constraint.",
+    help="Another limit for a constraint, by name, e.g. power=1.2 (a Between: use=1,3); repeat it per constraint. "
+    "A limit on a column of a table: 'wear<=4'.",
 )
 INITIAL = click.option("--initial", metavar="STATE", help="Start in this state, given by its label or its number.")
 AVERAGE = click.option(
     "--average", is_flag=True, help="Long-run averages instead of the model's own criterion; limits per step stay."
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+FORMAT = click.option(
+    "--format", "formats", metavar="pdf,svg", help="Further formats of the figure: png, pdf, svg, separated by commas."
+)
 WITH_POLICY = click.option("--with-policy", is_flag=True, help="With --json: include the policy.")
 
 
@@ -68,14 +76,17 @@ def find_model(
     average: bool = False,
     varied: tuple[str, ...] = (),
 ) -> CMDP:
-    """A model file, or a built-in problem by name with parameters; with other limits, start and criterion if given.
+    """A model file, a table, or a built-in problem by name with parameters; with other limits, start and criterion.
 
     Names of limits that will be varied are in `varied`.
     """
-    cmdp = _find_model(name, parameters)
-    if average:
-        cmdp = _averaged(cmdp, {*varied, *(text.rpartition("=")[0] for text in limits)})
-    cmdp = _with_limits(cmdp, limits) if limits else cmdp
+    if Path(name).suffix.lower() == ".csv" and Path(name).is_file():
+        cmdp = _from_table(name, (*parameters, "average=True") if average else parameters, limits)
+    else:
+        cmdp = _find_model(name, parameters)
+        if average:
+            cmdp = _averaged(cmdp, {*varied, *(text.rpartition("=")[0] for text in limits)})
+        cmdp = _with_limits(cmdp, limits) if limits else cmdp
     return cmdp if initial is None else cmdp.started_in(_state(cmdp, initial))
 
 
@@ -114,6 +125,55 @@ def _with_limits(cmdp: CMDP, limits: tuple[str, ...]) -> CMDP:
     return cmdp.with_limits(wanted)
 
 
+def _from_table(path: str, parameters: tuple[str, ...], limits: tuple[str, ...]) -> CMDP:
+    """The model of a CSV file. The parameters are arguments of `CMDP.from_table`; limits have their sense in them."""
+    from cmdpkit.model import CMDP
+
+    settings: dict[str, Any] = {}
+    for text in parameters:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"--set {text!r} must be KEY=VALUE")
+        settings[key] = _literal(value)
+    if not any(key in settings for key in ("gamma", "horizon", "average")):
+        raise ValueError(
+            f"{path} is a table, which does not say over which time to count: add --set gamma=0.9 (a discount factor), "
+            "--set horizon=10 or --set average=True"
+        )
+    return CMDP.from_table(path, constraints=[_column_limit(text) for text in limits], **settings)
+
+
+def _literal(text: str) -> Any:
+    """A Python literal, or the text as it stands: the name of a column or a state."""
+    from ast import literal_eval
+
+    try:
+        return literal_eval(text.capitalize() if text in ("true", "false") else text)
+    except (ValueError, SyntaxError, TypeError):
+        return text
+
+
+def _column_limit(text: str) -> Any:
+    """A limit on a column, as in "wear<=4", "output>=2", "use==3" or "use=1,3"."""
+    from cmdpkit.model import AtLeast, AtMost, Between, Equal
+
+    found = re.fullmatch(r"\s*(.+?)\s*(<=|>=|==|=)\s*([^<>=]+)", text)
+    try:
+        ends = [float(part) for part in found[3].split(",")] if found else []
+    except ValueError:
+        ends = []
+    if found and len(ends) == 2 and found[2] == "=":
+        return Between(found[1], *ends)
+    kinds = {"<=": AtMost, ">=": AtLeast, "==": Equal}
+    if not found or len(ends) != 1 or found[2] not in kinds:
+        name = found[1] if found else "wear"
+        raise ValueError(
+            f"--limit {text!r}: a table does not say on which side a limit is; write '{name}<=4', '{name}>=4', "
+            f"'{name}==4' or '{name}=1,3', in quotes"
+        )
+    return kinds[found[2]](found[1], ends[0])
+
+
 def _find_model(name: str, parameters: tuple[str, ...]) -> CMDP:
     from cmdpkit.model import CMDP
     from cmdpkit.problems import CATALOGUE
@@ -142,16 +202,19 @@ def built_in(name: str, parameters: tuple[str, ...]) -> CMDP:
     return CATALOGUE[name](**settings)
 
 
-def setting(text: str) -> tuple[str, Any]:
-    """KEY=VALUE with a Python literal as the value."""
+def setting(text: str, flag: str = "--set") -> tuple[str, Any]:
+    """KEY=VALUE with a Python literal as the value; after `--set` nothing else, otherwise also a word."""
     from ast import literal_eval
 
     key, _, value = text.partition("=")
     try:
-        return key, literal_eval(value.capitalize() if value in ("true", "false") else value)
+        value = value.strip()
+        return key.strip(), literal_eval(value.capitalize() if value in ("true", "false") else value)
     except (ValueError, SyntaxError, TypeError):
+        if flag != "--set" and value.replace("-", "_").isidentifier():
+            return key.strip(), value
         known = "a number, true, false, a tuple or a quoted text"
-        raise ValueError(f"--set {text!r} must be KEY=VALUE with {known}") from None
+        raise ValueError(f"{flag} {text!r} must be KEY=VALUE with {known}") from None
 
 
 def need(*packages: str) -> None:
@@ -181,3 +244,17 @@ def show(report: Any) -> None:
     console = Console(highlight=False)
     # On a narrow terminal lines may wrap, but no digit may be cut off.
     Console(highlight=False, width=max(console.width, 80)).print(report)
+
+
+def show_table(table: Any) -> None:
+    """Print a `cmdpkit.tables.Table` to stdout; long cells wrap inside their column."""
+    from rich.table import Table
+
+    from cmdpkit.tables import show as cell
+
+    shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in table.columns:
+        shown.add_column(name, overflow="fold")
+    for row in table:
+        shown.add_row(*map(cell, row))
+    show(shown)

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from cmdpkit.cli.common import AVERAGE, DONE, INFEASIBLE, JSON, LIMIT, LIMIT_REACHED, SET, find_model, show
+from cmdpkit.cli.common import AVERAGE, DONE, FORMAT, INFEASIBLE, JSON, LIMIT, LIMIT_REACHED, SET, find_model, show
 
 
 @click.command(short_help="The optimum as a function of one limit or two.")
@@ -21,6 +21,7 @@ from cmdpkit.cli.common import AVERAGE, DONE, INFEASIBLE, JSON, LIMIT, LIMIT_REA
 @click.option("--time-limit", type=float, metavar="SECONDS", help="Stop after this time with what is proved so far.")
 @click.option("--csv", type=click.Path(dir_okay=False), help="Write the points to this file.")
 @click.option("--plot", type=click.Path(dir_okay=False), help="Draw them to this file (.png, .pdf, .svg).")
+@FORMAT
 @SET
 @AVERAGE
 @JSON
@@ -33,6 +34,7 @@ def frontier(
     time_limit: float | None,
     csv: str | None,
     plot: str | None,
+    formats: str | None,
     parameters: tuple[str, ...],
     average: bool,
     as_json: bool,
@@ -41,13 +43,18 @@ def frontier(
 
     Exit codes: 0 complete, 1 the tolerance was not reached, 2 bad input, 3 the other limits cannot be met.
     """
+    from cmdpkit.drawing import check_paths, parsed_formats
     from cmdpkit.files import check_folder
     from cmdpkit.insight.frontier import frontier as find
     from cmdpkit.report import frontier_report
 
-    for path in (csv, plot):
-        if path is not None:
-            check_folder(path)
+    if csv is not None:
+        check_folder(csv)
+    if formats is not None and plot is None:
+        raise ValueError("--format needs --plot, the file of the figure")
+    wanted = parsed_formats(formats)
+    if plot is not None:
+        check_paths(plot, wanted)
     if values and len(values) != len(names):
         raise ValueError(f"--limits was given {len(values)} times for {len(names)} limits; give it once per --limit")
     lists = [[_number(text, "--limits") for text in part.split(",")] for part in values]
@@ -57,7 +64,7 @@ def frontier(
     if csv is not None:
         found.to_csv(csv)
     if plot is not None:
-        found.plot(plot)
+        found.plot(plot, wanted)
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:

@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
+import platform
 import sys
+from importlib import metadata
 
 import click
 
 from cmdpkit import __version__
-from cmdpkit.cli import insight, reproducing, showing, solving, training
+from cmdpkit.cli import comparing, insight, looking, reproducing, showing, solving, training
 from cmdpkit.cli.common import BAD_INPUT, LIMIT_REACHED, HelpContext
 
 
+def show_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """The version, and those of Python and of the packages that results may depend on."""
+    if not wanted or context.resilient_parsing:
+        return
+    click.echo(f"cmdpkit, version {__version__}")
+    names = ("numpy", "scipy", "numba", "rich", "click", "highspy", "pandas", "gymnasium", "torch")
+    found = [f"Python {platform.python_version()}", *(text for name in names if (text := _version_of(name)))]
+    click.echo(f"with {', '.join(found)}")
+    context.exit()
+
+
+def _version_of(package: str) -> str:
+    try:
+        return f"{package} {metadata.version(package)}"
+    except metadata.PackageNotFoundError:
+        return ""
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="cmdpkit")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=show_version,
+    help="Show versions and exit.",
+)
 def cli() -> None:
     """Constrained Markov decision processes, solved with a proof.
 
@@ -27,6 +54,9 @@ for _command in (
     showing.show_file,
     insight.frontier,
     insight.diagnose,
+    comparing.compare,
+    looking.report,
+    looking.explore,
     reproducing.reproduce,
     training.train,
     training.evaluate,

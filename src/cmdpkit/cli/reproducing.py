@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cmdpkit.cli.common import listing, show
+from cmdpkit.cli.common import FORMAT, listing, show
 
 
 @click.command(short_help="Reproduce the paper's experiments.")
@@ -20,12 +20,15 @@ from cmdpkit.cli.common import listing, show
 )
 @click.option("--seeds", default=30, show_default=True, help="Number of random instances.")
 @click.option("--quick", is_flag=True, help="Run for a minute, only to check that everything works.")
-def reproduce(names: tuple[str, ...], out: str, seeds: int, quick: bool) -> None:
+@click.option("--redraw", is_flag=True, help="Run nothing: draw the figures again from the data in the folder.")
+@FORMAT
+def reproduce(names: tuple[str, ...], out: str, seeds: int, quick: bool, redraw: bool, formats: str | None) -> None:
     """Reproduce the paper's experiments, by name; without names, list them.
 
     `all` runs those that take minutes. fig4 and fig4-tuning (Acrobot with neural policies) and tasks (CartPole,
     Pendulum) take hours, and run only by name.
     """
+    from cmdpkit.drawing import parsed_formats
     from cmdpkit.experiments.reproduce import EXPERIMENTS, SLOW, page_of, table
     from cmdpkit.experiments.reproduce import reproduce as run
     from cmdpkit.report import tracker
@@ -37,6 +40,6 @@ def reproduce(names: tuple[str, ...], out: str, seeds: int, quick: bool) -> None
         )
         return
     with tracker() as track:
-        sections = run(names, Path(out), seeds, quick, track)
+        sections = run(names, Path(out), seeds, quick, track, parsed_formats(formats), redraw)
     show(table(sections))
     click.echo(f"data and figures are in {out}, the page with all verdicts is {page_of(Path(out))}")

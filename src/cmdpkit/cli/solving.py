@@ -106,7 +106,12 @@ def solve(
     sample: bool,
     **settings: Any,
 ) -> None:
-    """Solve MODEL: a file written by CMDP.save, or the name of a built-in problem."""
+    """Solve MODEL: a file written by CMDP.save, a table (CSV), or the name of a built-in problem.
+
+    A table is read by CMDP.from_table, with its arguments given by --set:
+
+    cmdpkit solve machine.csv --set gamma=0.9 --set reward=profit --limit 'wear<=4' --initial good
+    """
     from cmdpkit.report import result_report
     from cmdpkit.solver import solve as run
 

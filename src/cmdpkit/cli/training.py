@@ -96,30 +96,53 @@ def evaluate(run: str, episodes: int, confidence: float, seed: int, as_json: boo
 
     Exit codes: 0 every limit is satisfied, 1 a limit is violated or undecided, 2 bad input.
     """
-    need("gymnasium")
-    import cmdpkit.envs  # noqa: F401
-    from cmdpkit.learners.neural.policy import NeuralPolicy
     from cmdpkit.report import episodes_report
-    from cmdpkit.training import certify_on_episodes
 
-    about = Path(run) / "run.json"
-    if not about.exists():
-        raise FileNotFoundError(f"{run} is not the folder of a run: it has no run.json")
-    try:
-        config = json.loads(about.read_text())
-        env, limits, measure = config["env"], config["limits"], config["measure"]
-        rest = {name: config["options"][name] for name in ("steps", "gamma") if name in config["options"]}
-    except (KeyError, ValueError, TypeError) as error:
-        raise ValueError(f"{about} is damaged: {error}") from error
-    if env.startswith("python: "):
-        raise ValueError(
-            f"{run} was trained on a Python function ({env.removeprefix('python: ')}), which only your program can "
-            "make: use cmdpkit.certify_on_episodes(env, policy, limits)"
-        )
-    policy = NeuralPolicy.load(Path(run) / "policy.npz")
-    proof = certify_on_episodes(env, policy, limits, measure, confidence, episodes, seed=seed, progress=True, **rest)
+    proof, limits = judged(run, episodes, confidence, seed)
     if as_json:
         click.echo(json.dumps(proof.to_dict(), indent=2))
     else:
         show(episodes_report(proof, limits))
     sys.exit(DONE if proof.satisfied else LIMIT_REACHED)
+
+
+def run_config(run: str) -> dict[str, Any]:
+    """What identifies a run: environment, limits, measure, seed and options."""
+    about = Path(run) / "run.json"
+    if not about.exists():
+        raise FileNotFoundError(f"{run} is not the folder of a run: it has no run.json")
+    try:
+        config: dict[str, Any] = json.loads(about.read_text())
+        options = config["options"]
+        return {name: config[name] for name in ("env", "limits", "measure", "seed")} | {
+            "rest": {name: options[name] for name in ("steps", "gamma") if name in options}
+        }
+    except (KeyError, ValueError, TypeError) as error:
+        raise ValueError(f"{about} is damaged: {error}") from error
+
+
+def judged(run: str, episodes: int, confidence: float, seed: int) -> tuple[Any, list[float]]:
+    """The certificate of the policy of a run on fresh episodes, and the limits."""
+    need("gymnasium")
+    import cmdpkit.envs  # noqa: F401
+    from cmdpkit.learners.neural.policy import NeuralPolicy
+    from cmdpkit.training import certify_on_episodes
+
+    config = run_config(run)
+    env, limits = config["env"], config["limits"]
+    if is_python(env):
+        raise ValueError(
+            f"{run} was trained on a Python function ({env.removeprefix(PYTHON)}), which only your program can "
+            "make: use cmdpkit.certify_on_episodes(env, policy, limits)"
+        )
+    policy = NeuralPolicy.load(Path(run) / "policy.npz")
+    settings = (limits, config["measure"], confidence, episodes)
+    return certify_on_episodes(env, policy, *settings, seed=seed, progress=True, **config["rest"]), limits
+
+
+PYTHON = "python: "
+
+
+def is_python(env: str) -> bool:
+    """Whether only the user's program can make an environment."""
+    return env.startswith(PYTHON)

@@ -9,9 +9,18 @@ import gymnasium
 
 from cmdpkit.envs.acrobot import WINDOW, ConstrainedAcrobot, ConstrainedAcrobots
 from cmdpkit.envs.batch import as_batch
-from cmdpkit.envs.costs import SixTuple, Step, WithCosts, read_costs
+from cmdpkit.envs.costs import FloatCosts, SixTuple, Step, WithCosts, read_costs
 
-__all__ = ["ConstrainedAcrobot", "ConstrainedAcrobots", "SixTuple", "Step", "WithCosts", "as_batch", "read_costs"]
+__all__ = [
+    "ConstrainedAcrobot",
+    "ConstrainedAcrobots",
+    "FloatCosts",
+    "SixTuple",
+    "Step",
+    "WithCosts",
+    "as_batch",
+    "read_costs",
+]
 
 gymnasium.register(
     "cmdpkit/ConstrainedAcrobot-v0",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,14 +15,17 @@ from cmdpkit.envs.costs import FloatCosts
 
 SAME_STEP = AutoresetMode.SAME_STEP
 
+COPIES = 10
+"""Copies made of an environment by default."""
 
-def as_batch(env: str | Callable[[], Any] | VectorEnv, num_envs: int, **options: Any) -> VectorEnv:
+
+def as_batch(env: str | Callable[[], Any] | VectorEnv, num_envs: int | None = None, **options: Any) -> VectorEnv:
     """Make `num_envs` copies of an environment, each reset in the step in which its episode ends.
 
     Args:
         env: a registered name, for which a compiled batch is used if there is one; a function that makes one
             environment; or a vector environment, which is checked and used unchanged.
-        num_envs: number of copies.
+        num_envs: number of copies; 10 by default. A vector environment has its own number, which need not be repeated.
         **options: passed to `gymnasium.make` if `env` is a name.
 
     Example:
@@ -29,7 +35,7 @@ def as_batch(env: str | Callable[[], Any] | VectorEnv, num_envs: int, **options:
         SyncVectorEnv(num_envs=4)
     """
     if isinstance(env, VectorEnv):
-        if env.num_envs != num_envs:
+        if num_envs not in (None, env.num_envs):
             raise ValueError(f"{env} has {env.num_envs} environments, but {num_envs} are asked for")
         if not _same_step(env):
             raise ValueError(
@@ -37,6 +43,7 @@ def as_batch(env: str | Callable[[], Any] | VectorEnv, num_envs: int, **options:
                 "make it with autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP"
             )
         return env
+    num_envs = COPIES if num_envs is None else num_envs
     if isinstance(env, gymnasium.Env):
         raise TypeError(
             f"{env} is one environment, but {num_envs} are needed: pass a function that makes one, as in "
@@ -45,6 +52,7 @@ def as_batch(env: str | Callable[[], Any] | VectorEnv, num_envs: int, **options:
     if isinstance(env, str):
         name = env
         try:
+            _import_from_here(name)
             first = gymnasium.make(name, **options)
         except (gymnasium.error.Error, ImportError) as error:
             raise ValueError(f"Gymnasium cannot make {name!r}: {error}") from error
@@ -57,6 +65,17 @@ def as_batch(env: str | Callable[[], Any] | VectorEnv, num_envs: int, **options:
     if not callable(env):
         raise TypeError(f"env must be a name, a function that makes an environment, or a VectorEnv, not {env!r}")
     return _copies(env, num_envs)
+
+
+def _import_from_here(name: str) -> None:
+    """Import the module of "module:Env-v0", which may lie in the current directory, as Python itself would."""
+    module, colon, _ = name.partition(":")
+    if colon and importlib.util.find_spec(module.partition(".")[0]) is None and "" not in sys.path:
+        sys.path.insert(0, "")
+        try:
+            importlib.import_module(module)
+        finally:
+            sys.path.remove("")
 
 
 def _copies(make: Callable[[], Any], count: int) -> VectorEnv:

@@ -6,6 +6,7 @@ report them in the same way, and learners read nothing else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ import gymnasium
 import numpy as np
 
 from cmdpkit.checks import Array
+
+NUMBERS = (float, int, np.bool_, np.number)
 
 
 class Step(NamedTuple):
@@ -60,18 +63,19 @@ class WithCosts(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        taken = Step(self._before, action, float(reward), observation, terminated, truncated, info)
+        taken = Step(self._before, action, _reward(reward, self.env), observation, terminated, truncated, info)
         self._before = _kept(observation)
         if "cost" in info or "costs" in info:
             raise ValueError(f"{self.env} already reports costs; WithCosts is not needed")
-        costs = _checked(self._fn(taken), f"fn returned for {taken}")
+        costs = _checked(self._fn(taken), lambda: f"fn returned for {taken}")
+        shape = np.shape(costs)
         if self._shape is None:
-            self._shape = costs.shape
-        if costs.shape != self._shape:
+            self._shape = shape
+        if shape != self._shape:
             raise ValueError(
-                f"fn returned costs of shape {costs.shape} for {taken}, after shape {self._shape} in the first step"
+                f"fn returned costs of shape {shape} for {taken}, after shape {self._shape} in the first step"
             )
-        return observation, reward, terminated, truncated, {**info, **_named(costs)}
+        return observation, reward, terminated, truncated, {**info, _name(costs): costs}
 
 
 class SixTuple(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -88,9 +92,9 @@ class SixTuple(gymnasium.Wrapper[Any, Any, Any, Any]):
                 "terminated, truncated, info) that SixTuple is for"
             )
         observation, reward, cost, terminated, truncated, info = answer
-        costs = _checked(cost, f"{self.env} returned in step")
+        costs = _checked(cost, lambda: f"{self.env} returned in step")
         others = {name: value for name, value in info.items() if name not in ("cost", "costs")}
-        return observation, reward, terminated, truncated, {**others, **_named(costs)}
+        return observation, reward, terminated, truncated, {**others, _name(costs): costs}
 
 
 class FloatCosts(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -100,9 +104,8 @@ class FloatCosts(gymnasium.Wrapper[Any, Any, Any, Any]):
         observation, reward, terminated, truncated, info = self.env.step(action)
         for name in ("cost", "costs"):
             if name in info:
-                costs = _checked(info[name], f"{self.env} reported in step")
-                info = {**info, name: float(costs) if costs.ndim == 0 else costs}
-        return observation, reward, terminated, truncated, info
+                info = {**info, name: _checked(info[name], lambda: f"{self.env} reported in step")}
+        return observation, _reward(reward, self.env), terminated, truncated, info
 
 
 def read_costs(infos: Mapping[str, Any], num_envs: int, count: int | None = None) -> Array:
@@ -115,12 +118,13 @@ def read_costs(infos: Mapping[str, Any], num_envs: int, count: int | None = None
         num_envs: number of environments.
         count: number of costs, if known.
     """
-    costs = _present(infos)
+    costs, reported = _present(infos)
     if costs is None or "final_info" in infos:
-        final = _present(infos.get("final_info", {}))
+        final, last = _present(infos.get("final_info", {}))
         if final is not None:
             ended = np.asarray(infos["_final_info"])
             costs = final if costs is None else np.where(ended[:, None], final, costs)
+            reported = np.where(ended, last, reported)
     if costs is None and count == 0:
         return np.zeros((num_envs, 0))
     if costs is None:
@@ -130,6 +134,12 @@ def read_costs(infos: Mapping[str, Any], num_envs: int, count: int | None = None
         )
     if costs.shape[0] != num_envs:
         raise ValueError(f"costs were reported for {costs.shape[0]} environments, but there are {num_envs}")
+    if not np.all(reported):
+        i = int(np.flatnonzero(~np.broadcast_to(reported, num_envs))[0])
+        raise ValueError(
+            f"environment {i} reported no cost in a step in which others did; every environment must report its costs "
+            "in every step, also where they are 0"
+        )
     if count is not None and costs.shape[1] != count:
         raise ValueError(
             f"the environment reports {_counted(costs.shape[1], 'cost')}, but {_counted(count, 'limit')} "
@@ -145,27 +155,48 @@ def _counted(number: int, thing: str) -> str:
     return f"{number} {thing}" + ("" if number == 1 else "s")
 
 
-def _present(infos: Mapping[str, Any]) -> Array | None:
-    """(num_envs, m), or None if there are no costs."""
-    if "costs" in infos:
-        return np.asarray(infos["costs"], dtype=np.float64)
-    return np.asarray(infos["cost"], dtype=np.float64)[:, None] if "cost" in infos else None
+def _present(infos: Mapping[str, Any]) -> tuple[Array | None, Any]:
+    """The costs (num_envs, m), or None if there are none, and which environments reported them."""
+    name = "costs" if "costs" in infos else "cost"
+    if name not in infos:
+        return None, False
+    reported = infos.get(f"_{name}", True)
+    if reported is not True and np.asarray(infos[name]).dtype.kind in "biu":
+        raise ValueError(
+            f"the vector environment reports costs as {np.asarray(infos[name]).dtype}. Gymnasium takes this type from "
+            "the first environment that reports, and cuts off the fractions of the others' costs: report floats, as "
+            "cmdpkit.envs.FloatCosts(env) does, or pass a function that makes one environment"
+        )
+    costs = np.asarray(infos[name], dtype=np.float64)
+    return costs if name == "costs" else costs[:, None], reported
 
 
-def _named(costs: Array) -> dict[str, Any]:
-    return {"costs": costs} if costs.ndim else {"cost": float(costs)}
+def _name(costs: float | Array) -> str:
+    return "cost" if isinstance(costs, float) else "costs"
 
 
-def _checked(costs: Any, what: str) -> Array:
+def _checked(costs: Any, what: Callable[[], str]) -> float | Array:
+    """Costs as a float or a vector of them. Called in every step: `what` says where they come from if they are bad."""
+    if isinstance(costs, NUMBERS) and math.isfinite(costs):
+        return float(costs)
     try:
         array = np.asarray(costs, dtype=np.float64)
     except (TypeError, ValueError):
-        raise TypeError(f"the cost that {what} is {costs!r}; a number or a list of numbers is needed") from None
+        raise TypeError(f"the cost that {what()} is {costs!r}; a number or a list of numbers is needed") from None
     if array.ndim > 1 or array.size == 0:
-        raise ValueError(f"the cost that {what} has shape {array.shape}; a number or a list of numbers is needed")
+        raise ValueError(f"the cost that {what()} has shape {array.shape}; a number or a list of numbers is needed")
     if not np.isfinite(array).all():
-        raise ValueError(f"the cost that {what} is {costs!r}; every cost must be finite")
-    return array
+        raise ValueError(f"the cost that {what()} is {costs!r}; every cost must be finite")
+    return array if array.ndim else float(array)
+
+
+def _reward(reward: Any, env: Any) -> float:
+    if isinstance(reward, NUMBERS) or np.ndim(reward) == 0:
+        return float(reward)
+    raise TypeError(
+        f"{env} returned the reward {reward!r} of shape {np.shape(reward)}; a step's reward must be one number: "
+        "return reward.item()"
+    )
 
 
 def _kept(observation: Any) -> Any:

@@ -2,7 +2,8 @@
 
 A caller says when to stop with `until(stop)`; whatever it calls may then end with `Stopped`, and leaves everything that
 was known before as it was. What a run needs for its answer is not stopped: with `hurrying(late)` the iterations inside
-end with what they have reached, soon after `late` says so.
+end with what they have reached, soon after `late` says so. A program that no longer wants an answer at all says so with
+`cancelled_by(gone)`: budgets ask `cancelled()`, and every run inside ends as if its callback had asked for it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from contextvars import ContextVar
 
 _STOP: ContextVar[Callable[[], bool] | None] = ContextVar("stop", default=None)
 _LATE: ContextVar[Callable[[], bool] | None] = ContextVar("late", default=None)
+
+_GONE: ContextVar[Callable[[], bool] | None] = ContextVar("gone", default=None)
 
 GRACE = 0.25
 """Seconds that an iteration may still take where the time of its caller is up."""
@@ -42,6 +45,22 @@ def breathe() -> None:
     stop = _STOP.get()
     if stop is not None and stop():
         raise Stopped
+
+
+@contextlib.contextmanager
+def cancelled_by(gone: Callable[[], bool]) -> Iterator[None]:
+    """Let runs inside end when `gone` says that nobody waits for them."""
+    token = _GONE.set(gone)
+    try:
+        yield
+    finally:
+        _GONE.reset(token)
+
+
+def cancelled() -> bool:
+    """Whether nobody waits for the answer any more."""
+    gone = _GONE.get()
+    return gone is not None and gone()
 
 
 @contextlib.contextmanager

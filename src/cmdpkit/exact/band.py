@@ -25,9 +25,15 @@ from cmdpkit.exact.slater import least_miss
 from cmdpkit.model import CMDP, AtLeast, AtMost
 from cmdpkit.policy import TabularPolicy
 
+ROOM = 1e-3
+"""A policy with room for the limits is looked for to this accuracy first, and to less than `tol` where it has none."""
+
 INSIDE = 1e-11
 """Mixtures stay this far inside the limits (scaled), so that rounding in the small LP cannot matter."""
 
+
+CLOSED = 0.8
+"""A search ends when its bounds are within this part of what they may be apart: the band's count all errors as well."""
 
 ENOUGH = 0.2
 """The oracle is asked to this part of the distance that the bounds may have."""
@@ -63,6 +69,7 @@ class Band:
         self.anchors: list[Anchor] = []
         self.solves = 0
         self._sought = False  # a policy with room for all limits that do not vary
+        self._mixtures: dict[Any, Upper] = {}
 
     # -- what is known ------------------------------------------------------------------------------------------
 
@@ -76,6 +83,15 @@ class Band:
 
     def upper(self, offsets: Array, objective: int = 0) -> Upper:
         """The best mixture of columns within the limits; within what `tol` allows where none is."""
+        key = (objective, len(self.sums), offsets.tobytes())
+        if key not in self._mixtures:
+            self._mixtures[key] = self._mixture(offsets, objective)
+        found = self._mixtures[key]
+        if found.relaxed and objective == 0:  # what violates the limits a little may be better than the optimum
+            found = found._replace(value=max(found.value, self.lower(offsets)[0]))
+        return found
+
+    def _mixture(self, offsets: Array, objective: int) -> Upper:
         if not self.sums:
             return Upper(np.inf, None)
         table = np.array(self.sums) + np.array(self.search.errors)
@@ -88,10 +104,7 @@ class Band:
             if not offsets.size or (rows @ mixture.weights - relaxation).max() <= 0.5 * INSIDE:
                 value = float(mixture.weights @ table[:, objective])
                 rounding = (len(table) + 4) * EPS * float(mixture.weights @ np.abs(table[:, objective]))
-                relaxed = bool(relaxation.max(initial=0.0) > 0.0)
-                if relaxed and objective == 0:  # what violates the limits a little may be better than the optimum
-                    value = max(value, self.lower(offsets)[0])
-                return Upper(value + rounding, mixture.weights, relaxed)
+                return Upper(value + rounding, mixture.weights, bool(relaxation.max(initial=0.0) > 0.0))
         return Upper(np.inf, None)
 
     def width(self, offsets: Array) -> float:
@@ -114,33 +127,58 @@ class Band:
 
     # -- more ---------------------------------------------------------------------------------------------------
 
-    def improve(self, offsets: Array, share: float = 0.5) -> bool:
-        """Search at these limits until the bounds are within share · tol, or the limits are refuted. True if so."""
-        if self.refutation(offsets)[0] > 0.0 or self.width(offsets) <= share * self.tol:
+    def improve(self, offsets: Array, share: float = 0.5, near: bool = False) -> bool:
+        """Search at these limits until the bounds are within share · tol, or the limits are refuted. True if so.
+
+        With `near` a policy that is optimal for limits nearby is enough as well: what is searched for there completes
+        it, as mixtures of the two.
+        """
+        if self._done(offsets, share):
             return True
         search = self.search = self._at(offsets)
         known, self.solves = len(search.cuts), self.solves + 1
+        self._aim(search, self.lower(offsets)[0], share)
         for _ in search.steps():
-            scale = self.cmdp.proof_scale(search.upper) if np.isfinite(search.upper) else 0.0
-            search.enough = ENOUGH * share * self.tol * scale
-            closed = search.upper - search.bound <= 0.8 * share * self.tol * scale
+            self._aim(search, search.upper if np.isfinite(search.upper) else search.bound, share)
+            closed = search.upper - search.bound <= search.goal
+            if near and len(search.cuts) > known:
+                closed = closed or search.view_excess <= search.goal
             if closed or search.stuck or search.farkas is not None or self.stop():
                 break
         self._keep(search, known)
         each = 8 * self.cmdp.states * (2 * self.cmdp.num_constraints + 4)
         self.anchors = [*self.anchors, search.anchor()][-max(1, ANCHOR_BYTES // each) :]
-        self._seek_room(offsets)
+        if not near and self.upper(offsets).weights is None:
+            self.seek_room(offsets)
+        return self._done(offsets, share)
+
+    def _done(self, offsets: Array, share: float) -> bool:
         return self.refutation(offsets)[0] > 0.0 or self.width(offsets) <= share * self.tol
 
-    def _seek_room(self, offsets: Array) -> None:
-        """Where no mixture is strictly inside the limits, add the policy that is farthest inside, once."""
+    def _is_strict(self, offsets: Array) -> bool:
+        """Whether a mixture is known that is strictly inside the limits."""
         found = self.upper(offsets)
-        if self._sought or not (found.relaxed or found.weights is None) or self.refutation(offsets)[0] > 0.0:
-            return
-        self._sought = True
+        return found.weights is not None and not found.relaxed
+
+    def _aim(self, search: ColumnSearch, objective: float, share: float) -> None:
+        """Say how close the bounds of a search must be where the optimum is about as large as `objective`."""
+        if np.isfinite(objective):
+            distance = share * self.tol * self.cmdp.proof_scale(objective)
+            search.enough, search.goal = ENOUGH * distance, CLOSED * distance
+
+    def seek_room(self, offsets: Array) -> None:
+        """Where no mixture is strictly inside the limits that do not vary, add a policy that is, once."""
         loose = self.cmdp.offsets.copy()
         loose[self.axes] = self.loosest[self.axes]
-        policy = least_miss(self.model(loose), 1e-3 * self.tol, self.stop).policy
+        if self._sought or self._is_strict(offsets) or self.refutation(offsets)[0] > 0.0 or self._is_strict(loose):
+            return
+        self._sought = True
+        model = self.model(loose)
+        for accuracy in (ROOM, 1e-3 * self.tol):
+            missed = least_miss(model, accuracy, self.stop)
+            if missed.upper < 0.0 or self.stop():
+                break
+        policy = missed.policy
         values = policy_system(self.cmdp, policy.pi).state_values(self.cmdp.pairs.expect(policy.pi, self.cmdp.costs))
         limits = np.append(0.0, self.search.cmdp.offsets)
         if self.search.add(policy, self.cmdp.initial @ values - limits, values):

@@ -72,6 +72,19 @@ COLUMN_ACCURACY = 3e-3
 FAR = 1e6
 """A violation counts so many times its scaled size: meeting the limits at all is progress."""
 
+FARTHEST = 1e150
+"""A limit can be far away from what its cost can reach, but not by more than this in the units of the master."""
+
+SURE = 0.5
+"""A search with a goal asks the oracle when a blend's Lagrangian is off its prediction by this part of the goal."""
+
+NEAREST = 20
+"""Columns that the local model of a search with a goal is bounded by: those with the smallest Lagrangian."""
+
+BLIND = 0.5
+"""Where the oracle finds so much more than the local model, in units of what is left, its policy is the next viewpoint:
+the blend's actions are bad in states that it does not visit."""
+
 PROGRESS = 0.7
 """A Newton step that leaves more than this part of the distance between the bounds is no progress."""
 
@@ -111,6 +124,7 @@ class ColumnSearch:
     relaxation: Array = field(init=False)  # scaled; positive only where the limits are met no better than to rounding
     oracle_calls: int = 0
     enough: float = 0.0  # the oracle need not know its minimum better than this
+    goal: float = 0.0  # bounds as close as this are close enough; 0 where that is not known before the end
     rigorous: bool = False  # bound the errors of all columns' values
     errors: list[Array] = field(default_factory=list)  # of V_0..V_m of each column, if rigorous
     cuts: list[Cut] = field(default_factory=list)  # every bound that was proved
@@ -125,6 +139,7 @@ class ColumnSearch:
         magnitude = cmdp.cost_sizes / cmdp.step_weight
         spans = cmdp.spans / cmdp.step_weight
         scales = np.where(spans > 1e-12 * magnitude, spans, magnitude)
+        scales[1:] = np.maximum(scales[1:], np.abs(cmdp.offsets) / FARTHEST)
         self.scales: Array = np.where(scales > 0.0, scales, 1.0)
         self._units = self.scales[0] / self.scales[1:]  # of the multipliers
         self._oracle = Oracle(cmdp, self.stop, accuracy=COLUMN_ACCURACY * self.tol * cmdp.fine_scales)
@@ -150,14 +165,14 @@ class ColumnSearch:
         other = ColumnSearch(cmdp, self.tol, self.stop, columns, values, rigorous=self.rigorous, errors=errors)
         other._oracle, other._oracle.cmdp, other._visits = self._oracle, cmdp, self._visits
         anchor = anchor or self.anchor()
-        other._oracle.choice, other._oracle.state_values = anchor.choice, anchor.state_values
+        other.choice, other._oracle.state_values = anchor.choice, anchor.state_values
         if anchor.view is not None:
             shift = np.append(0.0, anchor.offsets) - offsets
             other._view = anchor.view._replace(values=anchor.view.values + shift)
         return other
 
-    def add(self, policy: Any, values: Array, state_values: Array | None = None) -> bool:
-        """Take a policy as a column, unless it is there, or one with the same values."""
+    def add(self, policy: Any, values: Array, state_values: Array | None = None, chain: Any = None) -> bool:
+        """Take a policy as a column, unless it is there, or one with the same values. `chain` is P_π, if known."""
         tolerance = 1e-13 * self.scales
         if not np.isfinite(values).all() or any((np.abs(values - other) <= tolerance).all() for other in self.values):
             return False
@@ -169,8 +184,8 @@ class ColumnSearch:
         self.values.append(values)
         if self.rigorous:
             assert state_values is not None
-            given = {"choice": policy} if isinstance(policy, np.ndarray) else {"pi": self._probabilities(policy)}
-            self.errors.append(sum_errors(self.cmdp, state_values, **given))
+            given = {"choice": policy} if isinstance(policy, np.ndarray) else {"pi": self.probabilities(policy)}
+            self.errors.append(sum_errors(self.cmdp, state_values, chain=chain, **given))
         return True
 
     def _ask(self, weights: Array, **ends: Any) -> Minimum:
@@ -196,8 +211,8 @@ class ColumnSearch:
 
     def _take(self, answer: Minimum) -> bool:
         """Take the oracle's answer as a column."""
-        fresh = self.add(answer.choice, answer.values, self._oracle.state_values)
         system = self._oracle.system
+        fresh = self.add(answer.choice, answer.values, self._oracle.state_values, system and system.chain)
         if fresh and self.plan.is_direct and system is not None:
             self._keep(system.state_occupancy())
         return fresh
@@ -217,11 +232,11 @@ class ColumnSearch:
 
     @choice.setter
     def choice(self, choice: Any) -> None:
-        self._oracle.choice = choice
+        self._oracle.choice, self._oracle.system = choice, None
 
     def evaluate(self, column: Any) -> bool:
         """Evaluate a policy and take it as a column: (S,) choices, a blend, or a `TabularPolicy`."""
-        cmdp, pi = self.cmdp, self._probabilities(column)
+        cmdp, pi = self.cmdp, self.probabilities(column)
         costs = cmdp.pairs.expect(pi, cmdp.costs)
         values = policy_system(cmdp, pi, plan=self.plan).state_values(costs, accuracy=self._oracle.accuracy)
         return self.add(column, cmdp.initial @ values - np.append(0.0, cmdp.offsets))
@@ -264,23 +279,43 @@ class ColumnSearch:
                 ahead = self._outlook(view, asked / self._units, margin)
                 view = self._evaluate(ahead.blend)
                 self._view = view if self.rigorous else None
-                margin = MARGIN * float(np.abs(view.values / self.scales - ahead.predicted)[1:].max())
+                missed = view.values / self.scales - ahead.predicted
+                margin = MARGIN * float(np.abs(missed[1:]).max())
                 self._price()
                 # What the bound can still gain by asking, under the local model
                 gain = ahead.value * float(self.scales[0]) - self.bound
-                if self.mixture is None or gain > DUAL_SHARE * (self.upper - self.bound) or self.stop():
+                if self.stop() or self._may_ask(gain, float(missed[0] + ahead.prices @ missed[1:])):
                     break
+                asked = ahead.prices * self._units if self.goal else asked
+            if self.upper - self.bound <= self.goal:
+                yield self
+                return
             asked = ahead.prices * self._units
             left = min(self.upper - self.bound, gain)
             gap = max(INEXACT * max(left, 0.0), self.enough)
-            self.ask_bound(asked, gap=gap, rounds=ROUNDS, hopeless=self.bound)
-            self._oracle.system = None
+            guess = view.state_values if self.goal else None
+            self.ask_bound(asked, gap=gap, rounds=ROUNDS, hopeless=self.bound, guess=guess)
             self._price()
             self.stuck = self.mixture is not None and self._settled()
             yield self
             idle = idle + 1 if self._distance() > PROGRESS * before else 0
+            promised = ahead.value * float(self.scales[0]) - self.cuts[-1].bound
+            if self.goal and promised > BLIND * (self.upper - self.bound):
+                view = self._oracle_view()
+            self._oracle.system = None
             if self.stop() or len(self.columns) == known:
                 return
+
+    def _may_ask(self, gain: float, missed: float) -> bool:
+        """Whether the oracle is asked next, or another blend is better.
+
+        With a goal, blends come first until their Lagrangian is as predicted: then prices and values are nearly right,
+        and the oracle's answer, which starts from the blend's values, takes one policy or two.
+        """
+        if self.goal:
+            closed = self.upper - self.bound <= self.goal
+            return closed or abs(missed) * float(self.scales[0]) <= SURE * self.goal
+        return self.mixture is None or gain > DUAL_SHARE * (self.upper - self.bound)
 
     def _kelley(self) -> Iterator[ColumnSearch]:
         """Ask between the best multipliers and the master's, and if that tells nothing new, at the master's own."""
@@ -307,6 +342,13 @@ class ColumnSearch:
             return (self.upper - self.bound) / float(self.scales[0])
         return FAR * self._excess
 
+    @property
+    def view_excess(self) -> float:
+        """By how much the last blend's Lagrangian is above the bound: it is nearly optimal for the limits it meets."""
+        if self._view is None:
+            return np.inf
+        return float(self._view.values[0] + self.multipliers @ self._view.values[1:]) - self.bound
+
     def _oracle_view(self) -> Viewpoint:
         """The oracle's last policy as the centre of a local model."""
         oracle = self._oracle
@@ -329,16 +371,19 @@ class ColumnSearch:
         view = self._viewpoint(
             blend, system, system.state_values(costs, self._oracle.state_values, self._oracle.accuracy)
         )
-        if self.add(blend, view.values, view.state_values):
+        if self.add(blend, view.values, view.state_values, system.chain):
             self._keep(view.visits)
         return view
 
     def _outlook(self, view: Viewpoint, start: Array, margin: float) -> Outlook:
         local = LocalDual(self.cmdp, view, self.scales)
         cuts = np.array(self.values) / self.scales
+        if self.goal:
+            cuts = cuts[np.argsort(cuts[:, 0] + cuts[:, 1:] @ start)[:NEAREST]]
         cap = max(FIRST_CAP, 2.0 * float(start.max()))
         bound, upper = self.bound / self.scales[0], self.upper / self.scales[0]
-        return outlook(local, cuts, start, bound, upper, cap, margin)
+        enough = max(0.1 * self.goal / float(self.scales[0]), 1e-13)
+        return outlook(local, cuts, start, bound, upper, cap, margin, enough)
 
     def _relax(self) -> bool:
         """Limits that are met only up to rounding may hide the answer: allow half of `tol` in each, once."""
@@ -450,7 +495,7 @@ class ColumnSearch:
         pairs = self.cmdp.pairs
         occupancy = np.zeros(pairs.shape)
         for j in np.flatnonzero(weights > 0.0):
-            pi = self._probabilities(self.columns[j])
+            pi = self.probabilities(self.columns[j])
             visits = self._kept.get(int(j))
             if visits is None:
                 system = policy_system(self.cmdp, pi, plan=self.plan)
@@ -458,7 +503,8 @@ class ColumnSearch:
             occupancy += weights[j] * pairs.over(visits) * pi
         return occupancy
 
-    def _probabilities(self, column: Any) -> PairTable:
+    def probabilities(self, column: Any) -> PairTable:
+        """π(a|s) of a column."""
         if isinstance(column, Blend):
             return column.probabilities(self.cmdp.pairs)
         return column.pi if isinstance(column, TabularPolicy) else self.cmdp.pairs.one_hot(column)

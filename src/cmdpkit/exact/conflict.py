@@ -8,6 +8,7 @@ the set cannot help alone; one inside it helps exactly if all others can be met.
 from __future__ import annotations
 
 import math
+from decimal import ROUND_CEILING, Context, Decimal
 from typing import NamedTuple
 
 import numpy as np
@@ -89,7 +90,7 @@ def rounded_outwards(found: Relaxation, sign: float, digits: int = 6) -> str:
     nearest = float(f"{value:.{digits}g}")
     if abs(nearest - value) <= 1e-8 * max(1.0, abs(value)) and sign * nearest >= sign * found.proved:
         return f"{nearest:.{digits}g}"
-    if value == 0.0 or not math.isfinite(value):
+    if not math.isfinite(value):
         return f"{value:.{digits}g}"
-    unit = 10.0 ** (math.floor(math.log10(abs(value))) + 1 - digits)
-    return f"{sign * math.ceil(sign * value / unit) * unit:.{digits}g}"
+    outwards = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(sign * value))
+    return f"{sign * float(outwards):.{digits}g}"

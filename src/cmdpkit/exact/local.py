@@ -105,7 +105,14 @@ class LocalDual:
 
 
 def outlook(
-    local: LocalDual, cuts: Array, start: Array, bound: float, upper: float, cap: float, margin: float
+    local: LocalDual,
+    cuts: Array,
+    start: Array,
+    bound: float,
+    upper: float,
+    cap: float,
+    margin: float,
+    enough: float = 1e-13,
 ) -> Outlook:
     """Maximise min(local dual, known cuts) over prices in [0, cap] by a level method.
 
@@ -116,6 +123,7 @@ def outlook(
         bound, upper: bounds on the optimum; the distance says how exact the answer must be.
         cap: largest price.
         margin: distance that the blend keeps from the limits, because the prediction will miss.
+        enough: the answer need not be more exact than this.
     """
     best, center, prices = -np.inf, start, start
     nothing, basis = np.zeros(len(start)), None
@@ -131,8 +139,9 @@ def outlook(
         model = best_mixture(cuts[:, 0], cuts[:, 1:].T, nothing, cap, basis)
         basis = model.basis
         left = upper - bound if np.isfinite(upper) else max(abs(model.value - bound), ROUGH)
-        closing = model.value - best <= max(ACCURACY * left, 1e-13)
+        accuracy = max(ACCURACY * left, enough)
+        closing = model.value - best <= accuracy
         level = best + LEVEL * (model.value - best)
         between = None if closing else level_point(center, cuts[:, 0], cuts[:, 1:].T, level, cap)
         prices = np.minimum(model.prices, cap) if between is None else between
-    return Outlook(center, best, *local.blend(nothing - margin, cap, max(ACCURACY * left, 1e-13)))
+    return Outlook(center, best, *local.blend(nothing - margin, cap, accuracy))

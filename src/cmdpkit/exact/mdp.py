@@ -91,11 +91,17 @@ class Oracle:
         self.state_values: Array | None = None  # (S, m + 1) V_0..V_m of the last policy
 
     def minimise(
-        self, weights: Array, gap: float = 0.0, rounds: int = MAX_ROUNDS, hopeless: float = -np.inf
+        self,
+        weights: Array,
+        gap: float = 0.0,
+        rounds: int = MAX_ROUNDS,
+        hopeless: float = -np.inf,
+        guess: Array | None = None,
     ) -> Minimum:
         """Howard's policy iteration on L_w, until L_w(π) is within `gap` of the bound or no policy is better.
 
         It may end earlier, after `rounds` policies or when L_w(π) falls below `hopeless`: the minimum is less still.
+        It starts from the policy that is greedy for `guess` (S, m + 1), the values of any policy, if there is one.
         """
         cmdp = self.cmdp
         cost = weights @ cmdp.costs
@@ -109,6 +115,9 @@ class Oracle:
         average = cmdp.criterion == "average"
         loose = np.inf if self.state_values is None else 0.0  # error that the values may still have
         if blocks is not None:
+            evaluations, loose = 1, self._evaluate(weights, 0.0)
+        elif guess is not None:
+            self.choice, self.state_values = bellman(cmdp, cost, guess @ weights, self.choice).choice, guess
             evaluations, loose = 1, self._evaluate(weights, 0.0)
         elif self.state_values is None:
             evaluations, loose = 1, self._evaluate(weights, LOOSE * float(np.abs(cost).max()) / cmdp.step_weight)

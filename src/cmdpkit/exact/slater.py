@@ -28,6 +28,9 @@ ROUNDS = 3
 GAME_ROUNDS = 200
 """Oracle calls at most of the game for long-run averages; a few per limit are usual."""
 
+MIXED = 1e-12
+"""Rounding of a mixture's averages, as a part of their size."""
+
 DUST = 1e-50
 """In models of extreme scale, costs smaller than this part of the largest are left out; bounds account for it."""
 
@@ -61,10 +64,24 @@ def slater_margin(cmdp: CMDP, tol: float = 1e-9) -> float:
         return float("inf")
     if cmdp.lowering is not None:
         cmdp = cmdp.lowering.model
-    found = least_miss(cmdp, check_nonnegative(tol, "tol"))
+    tol = check_nonnegative(tol, "tol")
+    if cmdp.criterion == "average" and not cmdp.is_extreme:
+        return _average_margin(cmdp, tol)
+    found = least_miss(cmdp, tol)
     if found.lower <= 0.0 < found.upper:  # neither sign is proved: rounding cannot tell the margin from zero
         return 0.0
     return 0.0 - found.upper
+
+
+def _average_margin(cmdp: CMDP, tol: float) -> float:
+    """The margin of a mixture of policies: where a model has several classes, no stationary policy may have it."""
+    search, lower, _, weights = _game(cmdp, tol, never)
+    used = np.flatnonzero(weights > 0.0)
+    parts = [averages_with_errors(cmdp, search.probabilities(search.columns[j]), Plan()) for j in used]
+    values, errors = (weights[used] @ np.array(column) for column in zip(*parts, strict=True))
+    upper = float((values - np.append(0.0, cmdp.offsets))[1:].max())
+    rounding = float(errors[1:].max()) + MIXED * _size(cmdp)
+    return 0.0 if lower <= 0.0 < upper <= rounding else 0.0 - upper
 
 
 def least_miss(cmdp: CMDP, tol: float = 1e-9, stop: Stop = never) -> LeastMiss:
@@ -136,6 +153,14 @@ def _by_columns(cmdp: CMDP, tol: float, stop: Stop) -> LeastMiss:
 
     Policies against limits: the prices y of the best mixture so far ask the oracle for a policy that does better.
     """
+    search, lower, y, weights = _game(cmdp, tol, stop)
+    policy = search.mixed(weights)
+    values, errors = averages_with_errors(cmdp, policy.pi, Plan())
+    return LeastMiss(lower, float((values[1:] + errors[1:] - cmdp.offsets).max()), policy, y)
+
+
+def _game(cmdp: CMDP, tol: float, stop: Stop) -> tuple[ColumnSearch, float, Array, Array]:
+    """Policies against limits: the columns, the lower bound with its weights on the limits, the mixture of columns."""
     size, oracle, search = _size(cmdp), Oracle(cmdp, stop), ColumnSearch(cmdp, tol, stop)
     m = cmdp.num_rows
     lower, y, weights, ask = -size, np.full(m, 1.0 / m), np.ones(1), np.full(m, 1.0 / m)
@@ -148,9 +173,7 @@ def _by_columns(cmdp: CMDP, tol: float, stop: Stop) -> LeastMiss:
         weights, ask = game.weights, game.prices
         if worst - lower <= 0.1 * tol * size or not fresh or stop():
             break
-    policy = search.mixed(weights)
-    values, errors = averages_with_errors(cmdp, policy.pi, Plan())
-    return LeastMiss(lower, float((values[1:] + errors[1:] - cmdp.offsets).max()), policy, y)
+    return search, lower, y, weights
 
 
 def _lower_bound(cmdp: CMDP, y: Array, stop: Stop) -> float:

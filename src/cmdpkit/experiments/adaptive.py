@@ -14,18 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cmdpkit.checks import Array
+from cmdpkit.drawing import STYLES, clip, curve, figure
 from cmdpkit.experiments import growing_bounds
-from cmdpkit.experiments.common import (
-    Claim,
-    Section,
-    Settings,
-    append_row,
-    figure,
-    random_instance,
-    read_csv,
-    save,
-    write_csv,
-)
+from cmdpkit.experiments.common import Claim, Section, Settings, append_row, random_instance, read_csv, write_csv
 from cmdpkit.learners.exact import ExactLearner
 from cmdpkit.learners.tabular import LOWEST_LOG_PROBABILITY, reference_span
 from cmdpkit.model import CMDP
@@ -53,7 +44,7 @@ PLAIN, BEST, GROWING, IMPLICIT, BOTH = (
     "fixed steps, implicit dual",
     "growing steps, implicit dual (default)",
 )
-COLOURS = dict(zip((PLAIN, BEST, GROWING, IMPLICIT, BOTH), ("gray", "C4", "C1", "C2", "C0"), strict=True))
+LOOKS = dict(zip((PLAIN, BEST, GROWING, IMPLICIT, BOTH), (*(STYLES[i] for i in (6, 3, 1, 2, 0)),), strict=True))
 
 
 def models() -> dict[str, CMDP]:
@@ -191,7 +182,7 @@ def _curves(settings: Settings) -> dict[str, dict[str, tuple[Array, Array]]]:
     for name in dict.fromkeys(data["model"]):
         found[str(name)] = {
             method: (data["k"][chosen], data["error"][chosen])
-            for method in COLOURS
+            for method in LOOKS
             if (chosen := (data["model"] == name) & (data["method"] == method)).any()
         }
     return found
@@ -201,14 +192,15 @@ def plot(settings: Settings) -> None:
     curves = _curves(settings)
     drawing, axes = figure(columns=len(curves))
     for axis, (name, methods) in zip(axes[0], curves.items(), strict=True):
+        axis.set(xscale="log", yscale="log")
         for method, (k, error) in methods.items():
-            width = 2.2 if method == BOTH else 1.2
-            axis.loglog(k, np.maximum(error, FLOOR), color=COLOURS[method], label=method, lw=width)
-        axis.axhline(TOL, color="k", lw=0.6, ls=":")
-        axis.set(title=name, xlabel="macro step (one policy evaluation each)", ylim=(FLOOR, 10.0))
+            curve(axis, k, np.maximum(error, FLOOR), LOOKS[method], method, lw=2.4 if method == BOTH else 1.2)
+        axis.axhline(TOL, color="k", lw=0.8, ls=":")
+        axis.set(title=name, xlabel="macro step (one policy evaluation each)")
+        clip(axis, 1e-13, 10.0)
     axes[0, 0].set_ylabel("error of the last iterate")
     drawing.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
-    save(drawing, settings.folder / "adaptive.png")
+    settings.save(drawing, "adaptive")
     _plot_bounds(settings)
 
 
@@ -217,20 +209,20 @@ def _plot_bounds(settings: Settings) -> None:
     drawing, axes = figure(columns=4)
     titles = {"gap": "gap", "violation": "violation, ‖[V]₊‖ weighted by M", "certified": "certified gap, by λ̄"}
     for axis, (column, title) in zip(axes[0], titles.items(), strict=False):
-        for name, colour in zip(dict.fromkeys(data["model"]), ("C0", "C1", "C2"), strict=False):
+        for name, (colour, _, marker) in zip(dict.fromkeys(data["model"]), STYLES, strict=False):
             chosen = data["model"] == name
             k, error = data["k"][chosen], data[column][chosen]
-            axis.semilogy(k, np.where(error > FLOOR, error, np.nan), "o-", color=colour, ms=4, label=name)
+            axis.semilogy(k, np.where(error > FLOOR, error, np.nan), marker=marker, color=colour, ms=4, label=name)
             axis.semilogy(k, data[f"{column} bound"][chosen], "--", color=colour)
         axis.plot([], [], "k--", label="bound of Theorem A, a posteriori")
-        axis.set(title=title, xlabel="macro step")
+        axis.set(title=title, xlabel="macro step", ylabel="error and bound")
     axes[0, 0].legend(fontsize=8)
     k, logs = extended["k"], extended["log10 V"]
-    axes[0, 3].plot(k, logs, "o-", ms=4, label="measured, 600 digits")
+    axes[0, 3].plot(k, logs, "o-", color=STYLES[0].colour, ms=4, label="measured, 600 digits")
     axes[0, 3].plot(k, _parabola(k, logs), "k--", label="Theorem B: −½ log₁₀(3) k² + O(k)")
-    axes[0, 3].set(title="log₁₀ |V| of the active limit", xlabel="macro step")
+    axes[0, 3].set(title="the active limit", xlabel="macro step", ylabel="log₁₀ |V|")
     axes[0, 3].legend(fontsize=8)
-    save(drawing, settings.folder / "adaptive_bounds.png")
+    settings.save(drawing, "adaptive_bounds")
 
 
 def _parabola(k: Array, logs: Array) -> Array:

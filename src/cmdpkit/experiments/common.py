@@ -1,4 +1,4 @@
-"""Helpers of the experiments: colours, data files, figures, fitted rates, and claims."""
+"""Helpers of the experiments: data files, figures, fitted rates, and claims."""
 
 from __future__ import annotations
 
@@ -11,20 +11,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from cmdpkit.checks import Array
+from cmdpkit.drawing import save
 from cmdpkit.files import write_csv as write_csv
-from cmdpkit.files import write_whole
 from cmdpkit.model import CMDP, AtLeast
 from cmdpkit.run.result import Result
 from cmdpkit.solver import solve
-
-COLOURS = {
-    "pmd-pd": "tab:blue",
-    "npg-pd": "tab:orange",
-    "crpo": "tab:green",
-    "pmd-pd-zero": "tab:purple",
-    "bound": "tab:red",
-}
-"""The same colour for the same algorithm in every figure."""
 
 ALGORITHMS = ("pmd-pd", "npg-pd", "crpo")
 DUAL_STEP: dict[str, dict[str, Any]] = {"pmd-pd": {"eta_dual": 1.0}, "npg-pd": {"eta_dual": 1.0}, "crpo": {}}
@@ -53,12 +44,17 @@ class Section:
 
 
 class Settings(NamedTuple):
-    """Output folder, number of random instances, and whether to run only a quick check."""
+    """Output folder, number of random instances, whether to run only a quick check, and other formats of figures."""
 
     folder: Path
     seeds: int = 30
     quick: bool = False
     track: Track = lambda items, _: items
+    formats: tuple[str, ...] = ()
+
+    def save(self, drawing: Any, name: str) -> None:
+        """Write a figure as PNG, for the page, and in the other formats."""
+        save(drawing, self.folder / f"{name}.png", self.formats)
 
 
 def run_fixed(cmdp: CMDP, method: str, steps: int, step: float = 1.0, **options: Any) -> Result:
@@ -151,21 +147,3 @@ def read_csv(path: Path) -> dict[str, Array]:
 def thinned(steps: int, points: int = 300) -> Array:
     """Indices of about `points` steps, evenly spaced in their logarithm, for plots and data files."""
     return np.unique(np.geomspace(1, steps, points).astype(int)) - 1
-
-
-def figure(columns: int = 2, rows: int = 1) -> tuple[Any, Any]:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt.subplots(rows, columns, figsize=(5.0 * columns, 3.9 * rows), constrained_layout=True, squeeze=False)
-
-
-def save(drawing: Any, path: Path) -> None:
-    import matplotlib.pyplot as plt
-
-    for axis in drawing.axes:
-        axis.grid(alpha=0.25)
-    write_whole(path, lambda file: drawing.savefig(file, dpi=110, format="png", metadata={"Software": None}))
-    plt.close(drawing)

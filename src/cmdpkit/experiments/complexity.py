@@ -8,19 +8,9 @@ import numpy as np
 
 from cmdpkit.certificates.prover import certify
 from cmdpkit.checks import Array
+from cmdpkit.drawing import METHODS, clip, curve, figure
 from cmdpkit.exact.slater import slater_margin
-from cmdpkit.experiments.common import (
-    COLOURS,
-    Claim,
-    Section,
-    Settings,
-    append_row,
-    figure,
-    read_csv,
-    run_fixed,
-    save,
-    write_csv,
-)
+from cmdpkit.experiments.common import Claim, Section, Settings, append_row, read_csv, run_fixed, write_csv
 from cmdpkit.experiments.fig3 import exact_errors
 from cmdpkit.learners.plans import theorem_3
 from cmdpkit.model import CMDP, AtLeast
@@ -37,7 +27,7 @@ HORIZON = 42  # 0.8^42 < 1e-4: the bias is below the accuracies considered
 ACCURACIES = np.geomspace(0.3, 0.02, 12)
 CURVES = {"pmd-pd": ("pmd-pd", "truncated"), "crpo": ("crpo", "truncated"), "pooled": ("pmd-pd", "pooled")}
 LABELS = {"pmd-pd": "PMD-PD", "crpo": "CRPO", "pooled": "PMD-PD, pooled"}
-SHADES = {"pmd-pd": COLOURS["pmd-pd"], "crpo": COLOURS["crpo"], "pooled": COLOURS["pmd-pd-zero"]}
+SHADES = {"pmd-pd": METHODS["pmd-pd"], "crpo": METHODS["crpo"], "pooled": METHODS["pmd-pd-zero"]}
 PROVED = {"pmd-pd": 3, "crpo": 4}
 
 
@@ -101,26 +91,28 @@ def plot(settings: Settings) -> None:
     data = read_csv(settings.folder / "complexity.csv")
     drawing, axes = figure(columns=1)
     axis = axes[0, 0]
+    axis.set(xscale="log", yscale="log")
     for name in CURVES:
         cost = data[f"{name} transitions"]
         reached = np.isfinite(cost)
-        axis.loglog(1.0 / data["epsilon"][reached], cost[reached], "o-", color=SHADES[name], label=LABELS[name])
+        curve(axis, 1.0 / data["epsilon"][reached], cost[reached], SHADES[name], LABELS[name])
     inverse = 1.0 / data["epsilon"]
     for name, power in PROVED.items():
         anchor = data[f"{name} transitions"][0]
         axis.loglog(
             inverse,
             anchor * (inverse / inverse[0]) ** power,
-            ":",
-            color=SHADES[name],
+            ls=(0, (1, 3)),
+            color=SHADES[name].colour,
             label=f"proved for {LABELS[name]}: ε^−{power}",
         )
     top = np.nanmax(np.where(np.isfinite(data["crpo transitions"]), data["crpo transitions"], np.nan))
-    axis.set(xlabel="1/ε", ylabel="transitions", title="transitions for accuracy ε", ylim=(1e3, 30.0 * top))
+    axis.set(xlabel="1/ε", ylabel="transitions", title="transitions for accuracy ε")
+    clip(axis, 1e3, 10.0 ** np.ceil(np.log10(10.0 * top)))
     axis.set_xticks([3, 5, 10, 20, 50], labels=["3", "5", "10", "20", "50"])
     axis.set_xticks([], minor=True)
-    axis.legend()
-    save(drawing, settings.folder / "complexity.png")
+    drawing.legend(loc="outside lower center", ncols=2, fontsize=8)
+    settings.save(drawing, "complexity")
 
 
 def exponent(epsilon: Array, transitions: Array) -> float:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from cmdpkit.experiments.common import ALGORITHMS, COLOURS, figure, run_fixed, save
+from cmdpkit.checks import Array
+from cmdpkit.drawing import BLACK, GREY, METHODS, Style, clip, curve, figure, save
+from cmdpkit.experiments.common import ALGORITHMS, run_fixed
 from cmdpkit.model import CMDP
 from cmdpkit.problems import paper
 from cmdpkit.report import comparison_table, result_report
@@ -15,6 +18,9 @@ from cmdpkit.run.result import Result
 from cmdpkit.solver import solve
 
 ITERATIONS = 1_000
+CURVES = 2_000  # enough for fixed steps to come to the tolerance
+TOL = 1e-6
+DEFAULT = Style(BLACK, "-", "*")
 
 
 def run(cmdp: CMDP) -> tuple[list[Result], dict[str, Result]]:
@@ -22,31 +28,51 @@ def run(cmdp: CMDP) -> tuple[list[Result], dict[str, Result]]:
     solve(cmdp)  # loads SciPy's solvers, which is not part of the times below
     defaults = [solve(cmdp, "auto"), solve(cmdp, "lp")]
     defaults += [solve(cmdp, method, max_iterations=ITERATIONS) for method in ALGORITHMS]
-    # The paper's experiment: effective step 1 for all, η′ = 1, t_k = 1; exactly ITERATIONS macro steps.
-    return defaults, {method: run_fixed(cmdp, method, ITERATIONS) for method in ALGORITHMS}
+    # The paper's experiment: effective step 1 for all, η′ = 1, t_k = 1; exactly CURVES macro steps.
+    return defaults, {method: run_fixed(cmdp, method, CURVES) for method in ALGORITHMS}
 
 
-def plot(curves: dict[str, Result], optimum: float, path: Path) -> None:
-    """Distance of the average and the last iterate to the optimum, in objective and in the limit."""
-    drawing, axes = figure()
-    k = np.arange(1, ITERATIONS + 1)
-    for method in ALGORITHMS:
-        colour = COLOURS[method]
-        history, limit = curves[method].history, curves[method].model.limits[0]
-        distances = (
-            (optimum - history.average_objective, optimum - history.objective),
-            (limit - history.average_constraint_values[:, 0], limit - history.constraint_values[:, 0]),
-        )
-        for axis, (average, last) in zip(axes[0], distances, strict=True):
-            axis.loglog(k, np.abs(last), color=colour, alpha=0.35, linewidth=0.9)
-            axis.loglog(k, np.abs(average), color=colour, linewidth=2.0, label=method.upper())
-    for axis, title in zip(axes[0], ("|optimality gap|", "|limit − utility|"), strict=True):
-        axis.loglog(k, 3.0 / k, "k:", linewidth=1.0, label="1/k")
-        axis.set(xlabel="macro step k", title=title, ylim=(1e-6, 5.0))
-    axes[0, 0].legend(title="bold: average iterate\nthin: last iterate", loc="lower left", fontsize=9)
-    drawing.suptitle("The paper's instance (S = 20, A = 10, γ = 0.8), effective step 1, η′ = 1")
+def error(result: Result, optimum: float, prefix: str = "") -> Array:
+    """The larger of relative gap and relative violation, step by step: what `tol` bounds."""
+    history, limits = result.history, result.model.limits
+    gap = np.abs(history[f"{prefix}objective"] - optimum) / max(1.0, abs(optimum))
+    over = (
+        result.model.signs * (history[f"{prefix}constraint_values"] - limits) / np.maximum(1.0, np.abs(limits))
+    ).max(1)
+    return np.asarray(np.maximum(np.maximum(gap, over), 1e-16))
+
+
+def plot(default: Result, curves: dict[str, Result], optimum: float, path: Path) -> None:
+    """Left: the last iterate, of the default and with the paper's steps; right: the average iterate."""
+    drawing, (axes,) = figure(columns=2)
+    k = np.arange(1, CURVES + 1)
+    for axis, prefix, title in zip(axes, ("", "average_"), ("last iterate", "average iterate"), strict=True):
+        axis.set(xscale="log", yscale="log", xlabel="macro step (one policy evaluation each)", title=title)
+        for method in ALGORITHMS:
+            label = f"{method.upper()}, the paper's steps"
+            curve(axis, k, error(curves[method], optimum, prefix), METHODS[method], label)
+        axis.axhline(TOL, color=GREY, lw=0.8, ls=":")
+    reached = error(default, optimum)
+    curve(axes[0], k[: len(reached)], reached, DEFAULT, "PMD-PD, growing steps (the default)", lw=2.6, ms=7)
+    for found, style in ((reached, DEFAULT), (error(curves["pmd-pd"], optimum), METHODS["pmd-pd"])):
+        _point_out(axes[0], found, style.colour)
+    axes[1].loglog(k, 1.0 / k, color=GREY, ls=(0, (1, 3)), lw=1.4, label="1/k")
+    axes[0].set_ylabel("error: larger of relative gap and violation")
+    clip(axes[0], 1e-8, 5.0)
+    axes[1].set_ylim(1e-8, 5.0)
+    handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    drawing.legend(handles.values(), handles, loc="outside lower center", ncols=3, fontsize=9)
+    drawing.suptitle("The paper's instance: 20 states, 10 actions, γ = 0.8, one limit")
     path.parent.mkdir(parents=True, exist_ok=True)
     save(drawing, path)
+
+
+def _point_out(axis: Any, found: Array, colour: str) -> None:
+    """The step from which the error stays within the tolerance."""
+    first = int(np.flatnonzero(found > TOL)[-1]) + 2
+    if first <= len(found):
+        arrow = {"arrowstyle": "->", "color": colour}
+        axis.annotate(f"{first:,} steps", (first, TOL), (first * 0.22, TOL * 0.06), color=colour, arrowprops=arrow)
 
 
 def main(path: Path) -> None:
@@ -65,7 +91,7 @@ def main(path: Path) -> None:
         "shadow price  reward lost for each unit by which the limit is tightened\n"
         "proved gap    certified distance to the best policy that there is, as a fraction\n"
     )
-    plot(curves, defaults[0].objective, path)
+    plot(defaults[2], curves, defaults[0].objective, path)
     console.print(f"Convergence plot: {path}")
 
 

@@ -7,18 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from cmdpkit.drawing import METHODS, band, clip, curve, figure
 from cmdpkit.experiments.common import (
     ALGORITHMS,
-    COLOURS,
     Claim,
     Section,
     Settings,
     errors,
-    figure,
     random_instance,
     read_csv,
     run_fixed,
-    save,
     thinned,
     write_csv,
 )
@@ -87,28 +85,28 @@ def _run_random(settings: Settings) -> None:
 
 def plot(settings: Settings) -> None:
     data = read_csv(settings.folder / "fig1.csv")
-    drawing, axes = figure()
+    drawing, axes = figure(columns=2)
     for axis, error, title in zip(axes[0], ("gap", "violation"), ("optimality gap", "violation"), strict=True):
         for method in ALGORITHMS:
-            axis.plot(data["k"], data[f"{method} {error}"], color=COLOURS[method], label=method.upper())
+            curve(axis, data["k"], data[f"{method} {error}"], METHODS[method], method.upper())
         axis.axhline(0.0, color="black", linewidth=0.8)
-        axis.set(xlabel="macro step", title=f"average {title}")
+        axis.set(xlabel="macro step", ylabel="in units of the value", title=f"{title} of the average")
     axes[0, 0].legend()
-    axes[0, 1].set_ylim(-0.25, 0.4)
-    save(drawing, settings.folder / "fig1.png")
+    clip(axes[0, 1], -0.25, 0.4)
+    settings.save(drawing, "fig1")
 
     data = read_csv(settings.folder / "fig1_random.csv")
-    drawing, axes = figure()
+    drawing, axes = figure(columns=2)
     for axis, error, title in zip(axes[0], ("gap", "violation"), ("gap × (1 − γ)", "violation × (1 − γ)"), strict=True):
+        axis.set(xlabel="macro step", ylabel=title, xscale="log", title=f"{error} of the average")
         for method in ALGORITHMS:
             name = f"{method} {error}"
-            axis.plot(data["k"], data[f"{name} q50"], color=COLOURS[method], label=method.upper())
-            axis.fill_between(data["k"], data[f"{name} q25"], data[f"{name} q75"], color=COLOURS[method], alpha=0.2)
-        axis.set(xlabel="macro step", xscale="log", title=f"average {title}")
+            curve(axis, data["k"], data[f"{name} q50"], METHODS[method], method.upper())
+            band(axis, data["k"], data[f"{name} q25"], data[f"{name} q75"], METHODS[method])
     axes[0, 0].set_yscale("log")
     axes[0, 1].axhline(0.0, color="black", linewidth=0.8)
     axes[0, 0].legend()
-    save(drawing, settings.folder / "fig1_random.png")
+    settings.save(drawing, "fig1_random")
 
 
 def _feasible_from(violation: Any) -> int:

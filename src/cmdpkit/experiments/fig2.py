@@ -7,20 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from cmdpkit.drawing import GREY, METHODS, clip, curve, figure
 from cmdpkit.experiments.common import (
     ALGORITHMS,
-    COLOURS,
     Claim,
     Section,
     Settings,
     append_row,
     errors,
-    figure,
     linear_rate,
     random_instance,
     read_csv,
     run_fixed,
-    save,
     slope,
     thinned,
     write_csv,
@@ -80,24 +78,19 @@ def _run_map(settings: Settings) -> None:
 def plot(settings: Settings) -> None:
     for name in ("fig2", "fig2_three"):
         data = read_csv(settings.folder / f"{name}.csv")
-        drawing, axes = figure()
+        drawing, axes = figure(columns=2)
         for axis, error in zip(axes[0], ("gap", "violation"), strict=True):
+            axis.set(xscale="log", yscale="log", xlabel="macro step", ylabel=f"|{error}|")
+            axis.set_title("average iterate (bold), last iterate (thin)")
             for method in ALGORITHMS:
-                axis.loglog(
-                    data["k"],
-                    np.abs(data[f"{method} average {error}"]),
-                    color=COLOURS[method],
-                    lw=2,
-                    label=method.upper(),
-                )
-                axis.loglog(
-                    data["k"], np.abs(data[f"{method} last {error}"]), color=COLOURS[method], lw=0.9, alpha=0.45
-                )
-            axis.loglog(data["k"], 3.0 / data["k"], "k:", lw=1, label="1/k")
-            axis.loglog(data["k"], 1.0 / np.sqrt(data["k"]), "k--", lw=0.8, label="1/√k")
-            axis.set(xlabel="macro step", title=f"|{error}|: average (bold), last iterate (thin)", ylim=(1e-9, 5))
+                k, style = data["k"], METHODS[method]
+                curve(axis, k, np.abs(data[f"{method} average {error}"]), style, method.upper(), lw=2.2)
+                curve(axis, k, np.abs(data[f"{method} last {error}"]), style, lw=0.8, alpha=0.6, marker="")
+            axis.loglog(data["k"], 3.0 / data["k"], color=GREY, ls=(0, (1, 3)), lw=1.2, label="3/k")
+            axis.loglog(data["k"], 1.0 / np.sqrt(data["k"]), color=GREY, ls=(0, (6, 4)), lw=1.0, label="1/√k")
+            clip(axis, 1e-9, 5.0)
         axes[0, 0].legend(loc="lower left", fontsize=9)
-        save(drawing, settings.folder / f"{name}.png")
+        settings.save(drawing, f"{name}")
     _plot_map(settings)
 
 
@@ -108,14 +101,15 @@ def _plot_map(settings: Settings) -> None:
         mine = data["method"] == method
         steps, others = np.unique(data["step"][mine]), np.unique(data["other"][mine])
         table = np.log10(data["error"][mine].reshape(len(steps), len(others)).T)
-        image = axis.imshow(table, origin="lower", cmap="viridis_r", vmin=-3.0, vmax=0.5, aspect="auto")
+        image = axis.imshow(table, origin="lower", cmap="cividis_r", vmin=-3.0, vmax=0.5, aspect="auto")
         best = np.unravel_index(table.argmin(), table.shape)
-        axis.plot(best[1], best[0], "r*", markersize=14)
+        axis.grid(visible=False)
+        axis.plot(best[1], best[0], "*", color="white", mec="black", markersize=15)
         axis.set_xticks(range(len(steps)), [f"{s:g}" for s in steps])
         axis.set_yticks(range(len(others)), [f"{o:g}" for o in others])
         axis.set(xlabel="step", ylabel="tolerance" if method == "crpo" else "eta_dual", title=method.upper())
     drawing.colorbar(image, ax=axes[0].tolist(), label="log10 of the average error at 300 steps")
-    save(drawing, settings.folder / "fig2_map.png")
+    settings.save(drawing, "fig2_map")
 
 
 def section(settings: Settings) -> Section:

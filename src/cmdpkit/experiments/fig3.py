@@ -7,19 +7,9 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array
+from cmdpkit.drawing import METHODS, band, clip, curve, figure
 from cmdpkit.evaluation import evaluate
-from cmdpkit.experiments.common import (
-    ALGORITHMS,
-    COLOURS,
-    Claim,
-    Section,
-    Settings,
-    figure,
-    read_csv,
-    run_fixed,
-    save,
-    write_csv,
-)
+from cmdpkit.experiments.common import ALGORITHMS, Claim, Section, Settings, read_csv, run_fixed, write_csv
 from cmdpkit.model import CMDP
 from cmdpkit.problems import paper
 from cmdpkit.run.result import Result
@@ -29,6 +19,7 @@ from cmdpkit.solver import solve
 STEPS = 300
 ESTIMATORS = ("geometric", "truncated", "pooled")
 SEEDS = 10
+OPTIMUM = 4.462444  # of the paper's instance
 
 
 def exact_errors(cmdp: CMDP, result: Result, optimum: float) -> tuple[Array, Array]:
@@ -62,19 +53,23 @@ def run(settings: Settings) -> None:
 def plot(settings: Settings) -> None:
     data = read_csv(settings.folder / "fig3.csv")
     drawing, axes = figure(columns=3, rows=2)
+    cmdp = paper()
+    most = 1.0 / (1.0 - cmdp.gamma)  # of values, because rewards and utilities lie between 0 and 1
+    optimum, limit = OPTIMUM, float(cmdp.limits[0])
+    possible = {"gap": (optimum - most, optimum), "violation": (limit - most, limit)}
     for j, estimator in enumerate(ESTIMATORS):
         for i, (error, title) in enumerate((("gap", "optimality gap"), ("violation", "violation"))):
             axis = axes[i, j]
             for method in ALGORITHMS:
                 name = f"{estimator} {method} {error}"
                 mean, std = data[f"{name} mean"], data[f"{name} std"]
-                axis.plot(data["k"], mean, color=COLOURS[method], label=method.upper())
-                axis.fill_between(data["k"], mean - std, mean + std, color=COLOURS[method], alpha=0.2)
+                curve(axis, data["k"], mean, METHODS[method], method.upper())
+                band(axis, data["k"], mean - std, mean + std, METHODS[method], *possible[error])
             axis.axhline(0.0, color="black", linewidth=0.8)
-            axis.set(xlabel="macro step", title=f"average {title}, {estimator}")
-            axis.set_ylim((-0.05, 1.0) if error == "gap" else (-0.25, 0.4))
+            axis.set(xlabel="macro step", ylabel=f"{title} of the average", title=estimator)
+            clip(axis, *((-0.05, 1.0) if error == "gap" else (-0.25, 0.4)))
     axes[0, 0].legend()
-    save(drawing, settings.folder / "fig3.png")
+    settings.save(drawing, "fig3")
 
 
 def _settled(violation: Array) -> int:

@@ -12,23 +12,14 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.experiments.common import (
-    ALGORITHMS,
-    COLOURS,
-    Claim,
-    Section,
-    Settings,
-    append_row,
-    figure,
-    read_csv,
-    save,
-    write_csv,
-)
+from cmdpkit.drawing import METHODS, band, curve, figure
+from cmdpkit.experiments.common import ALGORITHMS, Claim, Section, Settings, append_row, read_csv, write_csv
 
 ENV, LIMIT = "cmdpkit/ConstrainedAcrobot-v0", 50.0
 ITERATIONS, SEEDS = 400, 10
 LAST = 20  # iterations over which final figures are averaged
 QUANTITIES = ("reward", "cost 1", "cost 2")
+POSSIBLE = (0.0, 500.0)  # a step gives 0 to 1 of each
 # The paper's settings: two policy iterations per dual update for PMD-PD; CRPO steps on the first cost above 50.5, in
 # a trust region of 0.003, 0.006 or 0.01 with no, one or both costs violated.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -121,13 +112,13 @@ def plot(settings: Settings) -> None:
     for axis, name in zip(axes[0], QUANTITIES, strict=True):
         for method in ALGORITHMS:
             mean, std = data[f"{method} {name} mean"], data[f"{method} {name} std"]
-            axis.plot(data["iteration"], mean, color=COLOURS[method], label=method.upper())
-            axis.fill_between(data["iteration"], mean - std, mean + std, color=COLOURS[method], alpha=0.2)
+            curve(axis, data["iteration"], mean, METHODS[method], method.upper())
+            band(axis, data["iteration"], mean - std, mean + std, METHODS[method], *POSSIBLE)
         if name != "reward":
-            axis.axhline(LIMIT, color="black", ls="--", linewidth=1.0)
-        axis.set(xlabel="policy iteration", title=f"{name}, sum over 500 steps")
-    axes[0, 0].legend()
-    save(drawing, settings.folder / "fig4.png")
+            axis.axhline(LIMIT, color="black", ls=(0, (4, 4)), linewidth=1.2, label="limit")
+        axis.set(xlabel="policy iteration", ylabel="sum over 500 steps", title=name)
+    axes[0, 1].legend()
+    settings.save(drawing, "fig4")
 
 
 def first_within(costs: Array) -> int:

@@ -45,8 +45,20 @@ SLOW = tuple(name for name, module in EXPERIMENTS.items() if getattr(module, "SL
 """Experiments that take hours: run by name only. `all` draws and evaluates their data if there are any."""
 
 
-def reproduce(names: Sequence[str], folder: Path, seeds: int, quick: bool, track: Track) -> list[Section]:
-    """Run the experiments; write data and figures to `folder`, and a page with the verdicts to `folder`.md."""
+def reproduce(
+    names: Sequence[str],
+    folder: Path,
+    seeds: int,
+    quick: bool,
+    track: Track,
+    formats: tuple[str, ...] = (),
+    redraw: bool = False,
+) -> list[Section]:
+    """Run the experiments; write data and figures to `folder`, and a page with the verdicts to `folder`.md.
+
+    With `redraw` nothing is run: figures and page are made from the data in `folder`. `formats` are those of the
+    figures besides PNG.
+    """
     unknown = [name for name in names if name not in (*EXPERIMENTS, "all")]
     if unknown:
         raise ValueError(f"unknown experiment {unknown[0]!r}; choose from {', '.join(EXPERIMENTS)} or all")
@@ -56,9 +68,14 @@ def reproduce(names: Sequence[str], folder: Path, seeds: int, quick: bool, track
         raise ValueError("figures need matplotlib: pip install 'cmdpkit[plot]'")
     chosen = [name for name in EXPERIMENTS if name not in SLOW] if not names or "all" in names else []
     chosen += [name for name in dict.fromkeys(names) if name != "all" and name not in chosen]
+    if redraw:
+        chosen = [name for name in EXPERIMENTS if _has_data(name, folder)] if "all" in names else chosen
+        missing = [name for name in chosen if not _has_data(name, folder)]
+        if missing or not chosen:
+            raise FileNotFoundError(f"{folder} has no data of {missing[0] if missing else 'an experiment'} to redraw")
     folder.mkdir(parents=True, exist_ok=True)
-    settings = Settings(folder, seeds, quick, track)
-    for name in chosen:
+    settings = Settings(folder, seeds, quick, track, formats)
+    for name in () if redraw else chosen:
         EXPERIMENTS[name].run(settings)
     shown = [name for name in EXPERIMENTS if name in chosen or _has_data(name, folder)]
     sections = []

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cmdpkit.experiments.common import Claim, Section, Settings, figure, read_csv, save, write_csv
+from cmdpkit.drawing import METHODS, band, curve, figure
+from cmdpkit.experiments.common import Claim, Section, Settings, read_csv, write_csv
 
 SEEDS = 3
 LAST = 20
@@ -21,6 +22,7 @@ class Task(NamedTuple):
     limit: float
     iterations: int
     options: dict[str, Any]
+    possible: tuple[tuple[float, float], tuple[float, float]]  # of the reward and the cost of an episode
 
 
 TASKS = {
@@ -29,6 +31,7 @@ TASKS = {
         limit=50.0,
         iterations=120,
         options={"num_envs": 20, "gamma": 0.99, "radius": 0.01, "eta_dual": 5e-4, "inner_steps": 1, "hidden": [64, 64]},
+        possible=((0.0, 500.0), (0.0, 500.0)),
     ),
     "pendulum": Task(
         title="Pendulum: torque of at most 100 in 200 steps",
@@ -44,6 +47,7 @@ TASKS = {
             "hidden": [64, 64],
             "normalise": True,
         },
+        possible=((-3255.0, 0.0), (0.0, 400.0)),  # at most π² + 0.1 · 8² + 0.001 · 2² and 2 per step
     ),
 }
 
@@ -84,16 +88,17 @@ def run(settings: Settings) -> None:
 
 def plot(settings: Settings) -> None:
     data = read_csv(settings.folder / DATA)
-    drawing, axes = figure(rows=2)
+    drawing, axes = figure(columns=2, rows=2)
     for i, (name, task) in enumerate(TASKS.items()):
         for j, quantity in enumerate(("reward", "cost")):
             mean, std = data[f"{name} {quantity} mean"], data[f"{name} {quantity} std"]
             k = np.arange(1, len(mean) + 1)
-            axes[i, j].plot(k, mean, color="tab:blue")
-            axes[i, j].fill_between(k, mean - std, mean + std, color="tab:blue", alpha=0.2)
-            axes[i, j].set(xlabel="policy iteration", title=f"{name}: {quantity} of an episode")
-        axes[i, 1].axhline(task.limit, color="black", ls="--", linewidth=1.0)
-    save(drawing, settings.folder / "tasks.png")
+            curve(axes[i, j], k, mean, METHODS["pmd-pd"], "PMD-PD")
+            band(axes[i, j], k, mean - std, mean + std, METHODS["pmd-pd"], *task.possible[j])
+            axes[i, j].set(xlabel="policy iteration", ylabel=f"{quantity} of an episode", title=name)
+        axes[i, 1].axhline(task.limit, color="black", ls=(0, (4, 4)), linewidth=1.2, label="limit")
+        axes[i, 1].legend()
+    settings.save(drawing, "tasks")
 
 
 def section(settings: Settings) -> Section:

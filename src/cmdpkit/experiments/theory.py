@@ -10,19 +10,17 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array
+from cmdpkit.drawing import BOUND, METHODS, curve, figure
 from cmdpkit.evaluation.backup import look_ahead
 from cmdpkit.exact.slater import slater_margin
 from cmdpkit.experiments.common import (
-    COLOURS,
     Claim,
     Section,
     Settings,
     append_row,
     errors,
-    figure,
     random_instance,
     read_csv,
-    save,
     thinned,
     write_csv,
 )
@@ -145,29 +143,29 @@ def plot(settings: Settings) -> None:
     data = read_csv(settings.folder / "theory.csv")
     drawing, axes = figure(columns=3)
     for axis, error in zip(axes[0], ("gap", "violation"), strict=False):
-        axis.loglog(data["k"], data[f"{error} bound"], color=COLOURS["bound"], label="bound of Theorem 1")
+        axis.set(xscale="log", yscale="log")
+        curve(axis, data["k"], data[f"{error} bound"], BOUND, "bound of Theorem 1")
         over, under = (np.where(sign * data[error] > 0.0, np.abs(data[error]), np.nan) for sign in (1.0, -1.0))
-        axis.loglog(data["k"], over, color=COLOURS["pmd-pd"], label=f"measured average {error}")
+        curve(axis, data["k"], over, METHODS["pmd-pd"], f"measured average {error}")
         if np.isfinite(under).any():
-            axis.loglog(
-                data["k"], under, color=COLOURS["pmd-pd"], ls=":", label="the same below zero: inside the limit"
-            )
-        axis.set(xlabel="K", title=error)
+            inside = METHODS["pmd-pd"]._replace(line=":", marker="")
+            curve(axis, data["k"], under, inside, "the same below zero: inside the limit")
+        axis.set(xlabel="number of macro steps K", ylabel=f"average {error}", title=error)
         axis.legend()
     _plot_alpha(axes[0, 2], read_csv(settings.folder / "theory_alpha.csv"))
-    save(drawing, settings.folder / "theory.png")
+    settings.save(drawing, "theory")
 
 
 def _plot_alpha(axis: Any, data: dict[str, Array]) -> None:
-    for schedule, colour in zip(SCHEDULES, (COLOURS["pmd-pd"], COLOURS["npg-pd"]), strict=True):
+    for schedule, colour in zip(SCHEDULES, (METHODS["pmd-pd"].colour, METHODS["npg-pd"].colour), strict=True):
         chosen = data["schedule"] == schedule
         for models, line in (("one state", "o-"), ("random", "x:")):
             label = f"{SCHEDULES[schedule]}; {'one state' if models == 'one state' else 'random models'}"
             shown = chosen & (data[models] > 0.0)
             if shown.any():  # with one state the corrected constant has a gap below zero
                 axis.semilogy(data["gamma"][shown], data[models][shown], line, color=colour, ms=4, label=label)
-    axis.axhline(1.0, color=COLOURS["bound"], label="bound of Theorem 1")
-    axis.set(xlabel="γ", title=f"gap / its bound, largest for K ≤ {ALPHA_STEPS}")
+    axis.axhline(1.0, color=BOUND.colour, ls=BOUND.line, label="bound of Theorem 1")
+    axis.set(xlabel="discount factor γ", ylabel="gap / its bound", title=f"largest for K ≤ {ALPHA_STEPS}")
     axis.legend(fontsize=8)
 
 

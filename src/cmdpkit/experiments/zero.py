@@ -6,19 +6,17 @@ from typing import Any
 
 import numpy as np
 
+from cmdpkit.drawing import METHODS, STYLES, clip, curve, figure
 from cmdpkit.evaluation import evaluate
 from cmdpkit.exact.slater import slater_margin
 from cmdpkit.experiments.common import (
-    COLOURS,
     Claim,
     Section,
     Settings,
     append_row,
     errors,
-    figure,
     random_instance,
     read_csv,
-    save,
     thinned,
     write_csv,
 )
@@ -89,16 +87,18 @@ def plot(settings: Settings) -> None:
         axes[0], ("", "theory"), ("step 1, η′ = 1", "schedule of the theorems"), strict=False
     ):
         plain, zero = ("theory", "zero theory") if suffix else ("pmd-pd", "zero")
-        axis.plot(data["k"], data[f"{plain} cumulative"], color=COLOURS["pmd-pd"], label="PMD-PD")
-        axis.plot(data["k"], data[f"{zero} cumulative"], color=COLOURS["pmd-pd-zero"], ls="--", label="PMD-PD-Zero")
+        axis.set(xlabel="macro step", ylabel="cumulative violation", xscale="log", title=title)
+        curve(axis, data["k"], data[f"{plain} cumulative"], METHODS["pmd-pd"], "PMD-PD")
+        curve(axis, data["k"], data[f"{zero} cumulative"], METHODS["pmd-pd-zero"], "PMD-PD-Zero")
         axis.axhline(0.0, color="black", linewidth=0.8)
-        axis.set(xlabel="macro step", xscale="log", title=f"cumulative violation, {title}")
         axis.legend()
         price = np.maximum(data[f"{zero} gap"] - data[f"{plain} gap"], 1e-12)
-        axes[0, 2].loglog(data["k"], price, color=COLOURS["pmd-pd-zero"], ls="--" if suffix else "-", label=title)
-    axes[0, 2].set(xlabel="macro step", title="price: average gap of Zero less that of PMD-PD", ylim=(1e-8, 1.0))
+        axes[0, 2].set(xscale="log", yscale="log")
+        curve(axes[0, 2], data["k"], price, STYLES[5] if suffix else METHODS["pmd-pd-zero"], title)
+    axes[0, 2].set(xlabel="macro step", ylabel="average gap, less that of PMD-PD", title="price of no violation")
+    clip(axes[0, 2], 1e-8, 1.0)
     axes[0, 2].legend()
-    save(drawing, settings.folder / "zero.png")
+    settings.save(drawing, "zero")
 
 
 def section(settings: Settings) -> Section:

@@ -12,7 +12,7 @@ import numpy as np
 from cmdpkit.certificates.certificate import finite
 from cmdpkit.checks import Array, check_nonnegative, check_number, freeze
 from cmdpkit.evaluation import evaluate
-from cmdpkit.evaluation.patience import Stopped, until
+from cmdpkit.evaluation.patience import Stopped, cancelled, until
 from cmdpkit.exact.conflict import Conflict, Relaxation, minimal_conflict, relaxation
 from cmdpkit.exact.slater import LeastMiss, least_miss
 from cmdpkit.model import CMDP, check_model
@@ -122,7 +122,7 @@ def diagnose(cmdp: CMDP, units: Any = None, *, tol: float = 1e-6, time_limit: fl
     started = time.perf_counter()
 
     def stop() -> bool:
-        return time_limit is not None and time.perf_counter() - started >= time_limit
+        return cancelled() or (time_limit is not None and time.perf_counter() - started >= time_limit)
 
     result = solve(cmdp, tol=tol, time_limit=time_limit)
     found = _least(inner, sizes, result, stop)

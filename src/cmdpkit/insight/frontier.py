@@ -18,7 +18,7 @@ import numpy as np
 
 from cmdpkit.certificates.certificate import finite
 from cmdpkit.checks import Array, check_count, check_nonnegative, check_number
-from cmdpkit.evaluation.patience import Stopped, until
+from cmdpkit.evaluation.patience import Stopped, cancelled, until
 from cmdpkit.exact.band import Band, Upper
 from cmdpkit.files import PathLike, write_whole
 from cmdpkit.model import CMDP, check_model
@@ -120,11 +120,14 @@ class Frontier(Shown):
 
         return plain(frontier_table(self))
 
-    def plot(self, path: PathLike) -> None:
-        """Draw the certified band and the shadow price to an image file (.png, .pdf, .svg). Needs matplotlib."""
+    def plot(self, path: PathLike, formats: Sequence[str] = ()) -> None:
+        """Draw the certified band and the shadow price to an image file (.png, .pdf, .svg), and to further formats.
+
+        Needs matplotlib.
+        """
         from cmdpkit.insight.plots import plot_frontier
 
-        plot_frontier(self, path)
+        plot_frontier(self, path, formats)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -187,11 +190,11 @@ class Surface(Shown):
 
         return plain(surface_table(self))
 
-    def plot(self, path: PathLike) -> None:
-        """Draw the surface as a map with contours to an image file. Needs matplotlib."""
+    def plot(self, path: PathLike, formats: Sequence[str] = ()) -> None:
+        """Draw the surface as a map with contours to an image file, and to further formats. Needs matplotlib."""
         from cmdpkit.insight.plots import plot_surface
 
-        plot_surface(self, path)
+        plot_surface(self, path, formats)
 
 
 def frontier(
@@ -242,7 +245,7 @@ def frontier(
     started = time.perf_counter()
 
     def stop() -> bool:
-        return time_limit is not None and time.perf_counter() - started >= time_limit
+        return cancelled() or (time_limit is not None and time.perf_counter() - started >= time_limit)
 
     band = Band(inner, tol, axes, stop)
     make: Callable[..., Any] = _surface if len(axes) == 2 else _curve
@@ -325,9 +328,9 @@ class Line:
         upper = self.upper(x).value
         return self._relative(upper, self.band.lower(self.offsets(x))[0])
 
-    def improve(self, x: float, share: float = SPLIT) -> bool:
+    def improve(self, x: float, share: float = SPLIT, near: bool = False) -> bool:
         self.known.pop(x, None)
-        return self.band.improve(self.offsets(x), share)
+        return self.band.improve(self.offsets(x), share, near)
 
     def _relative(self, upper: float, lower: float) -> float:
         return (upper - lower) / self.band.cmdp.proof_scale(upper) if np.isfinite(upper) else np.inf
@@ -376,13 +379,19 @@ class Line:
             self.positions = self._thinned(float(self.positions[0]), float(self.positions[-1]))
 
     def visit(self, positions: Array, stop: Callable[[], bool]) -> None:
-        """Solve at both ends, then from the loosest to the tightest: each starts where the last one ended."""
+        """From the loosest to the tightest limit: each search starts where the last one ended.
+
+        The first time, a policy near each limit is enough; most limits are then met by mixtures of neighbours.
+        """
         self.positions = np.sort(positions)
-        ends = self.positions[[0, -1]] if positions.size > 1 else self.positions[:0]
-        for x in [*ends[::-1], *self.positions[::-1]]:
-            if stop():
-                break
-            self.improve(float(x), 1.0)
+        for near in (True, False):
+            for x in self.positions[::-1]:
+                if stop():
+                    return
+                self.improve(float(x), 1.0, near)
+        for x in self.positions:
+            self.band.seek_room(self.offsets(float(x)))
+        self.known.clear()
 
     def _lines(self) -> tuple[Array, Array]:
         """Intercepts and prices of all cuts along the line: the bound at x is intercept − price · x."""

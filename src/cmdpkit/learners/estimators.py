@@ -131,7 +131,7 @@ class Pooled:
         rng = np.random.default_rng(stream((self.meter.seed, STARTS, self.meter.draws)))
         seen = np.bincount(self.simulator.start(self.starts, rng), minlength=self.simulator.states)
         self.first = self.first + seen  # a new array: `state()` has returned the old one
-        model = self._model()
+        model = self.model()
         visits = PolicySystem(model, policy.pi).state_occupancy()
         values: Array = model.costs @ (model.pairs.over(visits) * policy.pi).ravel()
         values[1:] -= model.offsets
@@ -139,7 +139,7 @@ class Pooled:
 
     def action_values(self, policy: TabularPolicy, weights: Array, divergence: Array, inner_steps: int) -> Array:
         self._draw()
-        model, pi = self._model(), policy.pi
+        model, pi = self.model(), policy.pi
         cost = model.pairs.like(weights @ model.costs)
         values = PolicySystem(model, pi).solve(model.pairs.sum(pi * cost) + divergence)
         return np.asarray(cost + model.pairs.like(look_ahead(model, values)))
@@ -157,8 +157,10 @@ class Pooled:
             self.drawn += count
             self.meter.samples += rows.size
 
-    def _model(self) -> CMDP:
-        """The empirical model, in the internal sign convention."""
+    def model(self) -> CMDP:
+        """The empirical model, in the internal sign convention; draws transitions if there are none."""
+        if not self.drawn:
+            self._draw()
         pairs = self.simulator.pairs
         costs = (self.simulator.units[:, None] * self.sums / self.drawn).reshape(-1, *pairs.shape)
         limits = [AtMost(cost, float(b)) for cost, b in zip(costs[1:], self.simulator.offsets, strict=True)]

@@ -11,13 +11,12 @@ user's units. `Equal` and `Between` are one of each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from cmdpkit.checks import (
@@ -26,31 +25,22 @@ from cmdpkit.checks import (
     CostTable,
     PairTable,
     StateArray,
-    check_count,
-    check_gamma,
     check_initial,
-    check_number,
     check_rows,
     check_transitions,
     freeze,
     longest_row,
     refreeze,
 )
-from cmdpkit.files import PathLike, load_arrays, save_arrays
+from cmdpkit.files import PathLike
 from cmdpkit.model.absorbing import until_absorbed
-from cmdpkit.model.limits import (
-    ONE_CRITERION,
-    AtLeast,
-    AtMost,
-    Between,
-    Equal,
-    Limit,
-    check_limits,
-    check_new_limits,
-)
+from cmdpkit.model.criterion import check_criterion, check_limit_criterion
+from cmdpkit.model.limits import Limit, check_limits, check_new_limits
 from cmdpkit.model.pairs import Label, Pairs, check_available, check_labels, check_table, initial_state
 from cmdpkit.model.problem import Problem
 from cmdpkit.model.stages import forward_blocks, over_stages
+from cmdpkit.model.storage import load_model, save_model
+from cmdpkit.model.ways_in import WaysIn, WaysOut, spell_out
 
 NewLimit = float | tuple[float, float] | None
 """What `with_limits` takes for a limit: a number, (low, high), or None to remove it."""
@@ -69,7 +59,7 @@ class Lowering(NamedTuple):
     sizes: StateArray  # w / W of its states, 0 where the process has ended: V = sizes · V', visits x = x' / sizes
 
 
-class CMDP(Problem):
+class CMDP(WaysIn, WaysOut, Problem):
     """A constrained Markov decision process with S states, A actions and m constraints.
 
     Args:
@@ -126,7 +116,7 @@ class CMDP(Problem):
         action_axis: int | None = None,
     ) -> None:
         kind, table = _one_objective(reward, cost)
-        self.criterion, self.gamma, self.horizon = _check_criterion(gamma, horizon, average)
+        self.criterion, self.gamma, self.horizon = check_criterion(gamma, horizon, average)
         self.transitions, self.pairs = _check_pairs(transitions, available, state_labels, action_labels, action_axis)
         self.states, self.actions = self.pairs.states, self.pairs.actions
         discount = self.gamma if self.criterion == "discounted" else 0.0
@@ -174,6 +164,7 @@ class CMDP(Problem):
             objective_name=self.objective_name,
             initial=scaled.initial,
             available=None if scaled.pairs.is_full else scaled.pairs.sparse_mask,
+            action_axis=1,
             **settings,
         )
         return Lowering(model, scaled.sizes)
@@ -282,13 +273,13 @@ class CMDP(Problem):
             >>> print(power.round(6))
             [1.5]
         """
-        criterion, discount, steps = _check_criterion(gamma, horizon, average)
+        criterion, discount, steps = check_criterion(gamma, horizon, average)
         if criterion == "discounted":
             check_rows(self.transitions, discount, self.pairs.pair_name, self.pairs.state_name)
         if criterion in ("total", "horizon") and self.objective_per_step:
             raise ValueError("the objective is stated per step, which is for discounts and averages; state a total")
         for limit in self.constraints:
-            _check_criterion_of(limit, criterion, discount, steps)
+            check_limit_criterion(limit, criterion, discount, steps)
         settings: dict[str, Any] = {"criterion": criterion, "gamma": discount, "horizon": steps}
         return self._derived(self.constraints, self.objective, **settings)
 
@@ -386,460 +377,22 @@ class CMDP(Problem):
         ]
         return self._derived(scaled, even[0]), np.append(exponents[0], exponents[1:][self.owners])
 
-    # -- ways in ------------------------------------------------------------------------------------------------
-
     counts: Any = None
     """How often each pair was tried, in the shape of `objective`; only known for a model made by `from_samples`."""
-
-    @classmethod
-    def from_table(
-        cls,
-        source: Any,
-        *,
-        reward: str | None = None,
-        cost: str | None = None,
-        constraints: Iterable[Limit] = (),
-        gamma: float,
-        initial: Any = None,
-        state_labels: Iterable[Label] | None = None,
-        action_labels: Iterable[Label] | None = None,
-        absorbing: Any = False,
-        unreachable: str = "warn",
-        columns: Mapping[str, str] | None = None,
-    ) -> CMDP:
-        """A model from a tidy table with one row per transition.
-
-        The columns are state, action, next_state, probability, reward (or cost), and one per further cost. Pairs of
-        state and action that have no row are not available. A reward may depend on the next state: its expected value
-        is taken.
-
-        Args:
-            source: the path of a CSV file in UTF-8 with a header line, a pandas or polars frame, or a dict of columns.
-                Large files need pandas to be read fast.
-            reward, cost: the name of the column to maximise or to minimise; by default the column `reward` or `cost`.
-            constraints: limits whose values are names of columns, as in `AtMost("wear", 4.0)`, or arrays.
-            gamma: the discount factor.
-            initial: a state, {state: probability}, or a distribution; uniform by default.
-            state_labels, action_labels: all labels, in the order that the model is to have. By default whole numbers
-                are sorted, and other labels come in the order in which they first appear (states before next states).
-                The labels 0, 1, ... are the same as none. In a file, labels are text unless all are whole numbers.
-            absorbing: True, or a list of states: where no row leads out of a state, the process stays there forever,
-                at no reward or cost, by the first action. Otherwise such states are refused.
-            unreachable: what to do about states that cannot be reached from the initial ones: "warn" and keep them,
-                "keep", "drop" or "refuse".
-            columns: the names of the columns where they differ, as in {"next_state": "to"}.
-
-        Example:
-            >>> import cmdpkit as ck
-            >>> table = {
-            ...     "state": ["good", "good", "good", "bad"],
-            ...     "action": ["run", "run", "rest", "repair"],
-            ...     "next_state": ["good", "bad", "good", "good"],
-            ...     "probability": [0.9, 0.1, 1.0, 1.0],
-            ...     "reward": [1.0, 1.0, 0.0, -2.0],
-            ...     "wear": [1.0, 1.0, 0.0, 0.0],
-            ... }
-            >>> cmdp = ck.CMDP.from_table(table, constraints=[ck.AtMost("wear", 4.0)], gamma=0.9, initial="good")
-            >>> cmdp.state_labels, cmdp.action_labels
-            (('good', 'bad'), ('run', 'rest', 'repair'))
-            >>> round(ck.solve(cmdp).objective, 6)
-            3.28
-        """
-        from cmdpkit.model.tables import from_table
-
-        settings: dict[str, Any] = {"reward": reward, "cost": cost, "absorbing": absorbing, "unreachable": unreachable}
-        settings |= {"state_labels": state_labels, "action_labels": action_labels, "columns": columns}
-        return from_table(cls, source, constraints=constraints, gamma=gamma, initial=initial, **settings)
-
-    @classmethod
-    def from_samples(
-        cls,
-        source: Any,
-        *,
-        reward: str | None = None,
-        cost: str | None = None,
-        constraints: Iterable[Limit] = (),
-        gamma: float,
-        initial: Any = None,
-        state_labels: Iterable[Label] | None = None,
-        action_labels: Iterable[Label] | None = None,
-        absorbing: Any = False,
-        unreachable: str = "warn",
-        columns: Mapping[str, str] | None = None,
-    ) -> CMDP:
-        """A model estimated from logged transitions: frequencies as probabilities, means as rewards and costs.
-
-        The log has one row per step with the columns state, action, next_state, reward (or cost), and one per further
-        cost. Actions that were never tried in a state are not available there, and no prior is added; `counts` tells
-        how often each pair was tried. States in which the log ends are never left: list them as `absorbing` if the
-        process ends there. All arguments are those of `from_table`.
-
-        Example:
-            >>> import cmdpkit as ck
-            >>> log = {
-            ...     "state": ["good", "good", "good", "bad"],
-            ...     "action": ["run", "run", "run", "repair"],
-            ...     "next_state": ["good", "good", "bad", "good"],
-            ...     "reward": [1.0, 1.0, 1.0, -2.0],
-            ... }
-            >>> cmdp = ck.CMDP.from_samples(log, gamma=0.9, initial="good")
-            >>> cmdp.counts
-            array([3, 1])
-            >>> cmdp.to_table()["probability"].round(3)
-            array([0.667, 0.333, 1.   ])
-        """
-        from cmdpkit.model.samples import from_samples
-
-        settings: dict[str, Any] = {"reward": reward, "cost": cost, "absorbing": absorbing, "unreachable": unreachable}
-        settings |= {"state_labels": state_labels, "action_labels": action_labels, "columns": columns}
-        return from_samples(cls, source, constraints=constraints, gamma=gamma, initial=initial, **settings)
-
-    @classmethod
-    def from_function(
-        cls,
-        function: Callable[..., Any],
-        initial: Any,
-        *,
-        actions: Any,
-        available: Callable[[Any], Any] | None = None,
-        minimise: bool = False,
-        constraints: Iterable[Limit] = (),
-        gamma: float,
-        absorbing: Any = False,
-        max_states: int = 10_000_000,
-        vectorised: bool = False,
-        progress: bool | Callable[[int, int], None] = False,
-    ) -> CMDP:
-        """A model from a function that tells what an action does in a state, explored from the initial states.
-
-        Args:
-            function: called with (state, action); returns a list of outcomes (probability, next state, reward, costs).
-                States are anything hashable. Costs are a tuple in the order of the limits or a dict by name, and may be
-                left out without limits. Outcomes with the same next state are added, those with probability zero are
-                left out.
-            initial: the initial state, or {state: probability}.
-            actions: the list of all actions, or a function that returns those available in a state.
-            available: for vectorised functions: called with an array of n states, returns (n, A) booleans.
-            minimise: whether the third entry of an outcome is a cost to minimise in place of a reward.
-            constraints: limits with the name of a cost, as in `AtMost("wear", 4.0)`.
-            gamma: the discount factor.
-            absorbing: as in `from_table`, for states in which no action is available.
-            max_states: the exploration stops with an error when it finds more states.
-            vectorised: whether `function` takes and returns arrays. It is called with an array of n states, of shape
-                (n,) or (n, d) and type int64, and the array of the n numbers of the actions; it returns the tuple
-                (row, probability, next states, reward, costs) with one entry per outcome, where row (0 to n − 1) tells
-                to which of the n pairs the outcome belongs. Costs are a list of arrays or a dict by name.
-            progress: True to print how many states were explored and found, or a function called with both numbers.
-
-        States that are whole numbers are sorted; others are kept in the order in which they are found.
-
-        Example:
-            A machine wears out, and repairs cost money.
-
-            >>> import cmdpkit as ck
-            >>> def machine(age, action):
-            ...     if action == "repair":
-            ...         return [(1.0, 0, -2.0, (1.0,))]
-            ...     return [(0.8, age, 3.0 - age, (0.0,)), (0.2, min(age + 1, 5), 3.0 - age, (0.0,))]
-            >>> cmdp = ck.CMDP.from_function(
-            ...     machine, 0, actions=["run", "repair"], constraints=[ck.AtMost("repairs", 0.5)], gamma=0.9
-            ... )
-            >>> cmdp
-            CMDP(states=6, actions=2, constraints=['repairs'], gamma=0.9)
-        """
-        from cmdpkit.model.functions import from_function
-
-        settings: dict[str, Any] = {"available": available, "minimise": minimise, "max_states": max_states}
-        settings |= {"vectorised": vectorised, "absorbing": absorbing, "progress": progress}
-        return from_function(cls, function, initial, actions=actions, constraints=constraints, gamma=gamma, **settings)
-
-    @classmethod
-    def from_gymnasium(
-        cls,
-        env: Any,
-        *,
-        cost: Any = None,
-        constraints: Iterable[Limit] = (),
-        gamma: float,
-        initial: Any = None,
-    ) -> CMDP:
-        """The exact model of a Gymnasium environment with a table `env.unwrapped.P` (FrozenLake, CliffWalking, Taxi).
-
-        States and actions have the numbers of the environment. A state in which an episode ends keeps the process
-        forever, at no reward or cost; if episodes end in a state that others pass through, they end in an additional
-        state "end" instead. Time limits are not part of the model.
-
-        Args:
-            env: the environment.
-            cost: a function of (state, action, next state, reward, terminated), or a dict of such functions by name.
-            constraints: limits with the name of a cost, as in `AtMost("falls", 0.1)`.
-            gamma: the discount factor.
-            initial: as for `CMDP`; by default the environment's own distribution.
-
-        Example:
-            >>> import gymnasium, cmdpkit as ck
-            >>> env = gymnasium.make("CliffWalking-v1")
-            >>> near = ck.AtMost("near the cliff", 2.0)  # the states 24 to 35 lie along the cliff
-            >>> cmdp = ck.CMDP.from_gymnasium(
-            ...     env, cost=lambda s, a, n, r, ended: float(24 <= s < 36), constraints=[near], gamma=0.95
-            ... )
-            >>> round(ck.solve(cmdp).objective, 3)
-            -10.657
-        """
-        from cmdpkit.model.gymnasium import from_gymnasium
-
-        return from_gymnasium(cls, env, cost=cost, constraints=constraints, gamma=gamma, initial=initial)
-
-    @classmethod
-    def from_matrices(
-        cls,
-        matrices: Any,
-        *,
-        reward: Any = None,
-        cost: Any = None,
-        constraints: Iterable[Limit] = (),
-        gamma: float,
-        initial: Any = None,
-        available: Any = None,
-        state_labels: Iterable[Label] | None = None,
-        action_labels: Iterable[Label] | None = None,
-    ) -> CMDP:
-        """A model from one transition matrix per action, as in pymdptoolbox: actions come first.
-
-        Args:
-            matrices: an (A, S, S) array, or a list of A matrices (S, S), dense or scipy.sparse.
-            reward, cost: (S,), (S, A) or (A, S, S), or a list with one (S,) or (S, S) array or matrix per action.
-            constraints: limits with values of the same shapes.
-            gamma, initial, available, state_labels, action_labels: as for `CMDP`.
-
-        Example:
-            >>> import numpy as np, cmdpkit as ck
-            >>> wait, cut = [[0.1, 0.9], [0.1, 0.9]], [[1.0, 0.0], [1.0, 0.0]]
-            >>> cmdp = ck.CMDP.from_matrices([wait, cut], reward=[[0.0, 0.0], [4.0, 2.0]], gamma=0.9)
-            >>> cmdp.transitions
-            array([[0.1, 0.9], [1. , 0. ], [0.1, 0.9], [1. , 0. ]])
-        """
-        from cmdpkit.model.matrices import from_matrices
-
-        settings = {"available": available, "state_labels": state_labels, "action_labels": action_labels}
-        settings |= {"reward": reward, "cost": cost, "initial": initial}
-        return from_matrices(cls, matrices, constraints=constraints, gamma=gamma, **settings)
-
-    @classmethod
-    def from_quantecon(
-        cls,
-        ddp: Any,
-        *,
-        constraints: Iterable[Limit] = (),
-        gamma: float | None = None,
-        initial: Any = None,
-        state_labels: Iterable[Label] | None = None,
-        action_labels: Iterable[Label] | None = None,
-    ) -> CMDP:
-        """A model from a `DiscreteDP` of QuantEcon, in either of its forms.
-
-        Actions with reward −inf are not available. The discount factor is `ddp.beta` unless `gamma` is given. Values of
-        limits have the shapes of `CMDP`, or one entry per pair in the order of `ddp.s_indices`.
-
-        Example:
-            >>> import numpy as np, cmdpkit as ck
-            >>> from quantecon.markov import DiscreteDP
-            >>> rewards = [[5.0, 10.0], [-1.0, -np.inf]]
-            >>> ddp = DiscreteDP(rewards, [[[0.5, 0.5], [0.0, 1.0]], [[0.0, 1.0], [0.5, 0.5]]], beta=0.95)
-            >>> cmdp = ck.CMDP.from_quantecon(ddp, initial=0)
-            >>> round(ck.solve(cmdp).objective, 4), ddp.solve().v.round(4).tolist()
-            (-8.5714, [-8.5714, -20.0])
-        """
-        from cmdpkit.model.matrices import from_quantecon
-
-        settings: dict[str, Any] = {"state_labels": state_labels, "action_labels": action_labels, "initial": initial}
-        return from_quantecon(cls, ddp, constraints=constraints, gamma=gamma, **settings)
-
-    @classmethod
-    def from_storm(
-        cls,
-        source: Any,
-        *,
-        reward: str | None = None,
-        cost: str | None = None,
-        constraints: Iterable[Limit] = (),
-        gamma: float,
-        initial: Any = None,
-        constants: Any = None,
-    ) -> CMDP:
-        """A model from a PRISM, JANI, DRN or UMB file, or from a sparse MDP or DTMC of stormpy 2.
-
-        States are called by the values of their variables, as in "x=1, y=2", where the model has them; actions by the
-        labels of their choices, or "choice 0", "choice 1", ... where there are none. A label that a state has several
-        times is numbered, as in "go (2)".
-
-        Args:
-            source: the path of a file, or a model.
-            reward, cost: the name of the reward model to maximise or to minimise.
-            constraints: limits whose values are the name of a reward model, or of a label, which counts the steps in
-                its states.
-            gamma: the discount factor.
-            initial: as for `CMDP`; by default the initial state of the model.
-            constants: values of the undefined constants of a PRISM or JANI file, as in "N=3" or {"N": 3}.
-
-        Example:
-            >>> import tempfile, pathlib, cmdpkit as ck
-            >>> program = '''
-            ... mdp
-            ... module machine
-            ...   worn : bool init false;
-            ...   [run] !worn -> 0.9 : true + 0.1 : (worn'=true);
-            ...   [repair] worn -> (worn'=false);
-            ... endmodule
-            ... rewards "output" [run] true : 1; endrewards
-            ... label "down" = worn;
-            ... '''
-            >>> path = pathlib.Path(tempfile.mkdtemp(), "machine.prism")
-            >>> _ = path.write_text(program)
-            >>> cmdp = ck.CMDP.from_storm(path, reward="output", constraints=[ck.AtMost("down", 2.0)], gamma=0.9)
-            >>> cmdp.state_labels, cmdp.action_labels
-            (('worn=False', 'worn=True'), ('run', 'repair'))
-        """
-        from cmdpkit.model.storm import from_storm
-
-        settings: dict[str, Any] = {"reward": reward, "cost": cost, "initial": initial, "constants": constants}
-        return from_storm(cls, source, constraints=constraints, gamma=gamma, **settings)
-
-    # -- ways out -----------------------------------------------------------------------------------------------
-
-    def to_table(self, path: PathLike | None = None) -> dict[str, Any] | None:
-        """The model as a tidy table, which `from_table` reads: a dict of columns, or a CSV file with `path`.
-
-        The columns are state, action, next_state, probability, reward or cost, and one per limit, by its name. Numbers
-        are written exactly. Limits, discount factor and initial distribution are not part of the table, and the labels
-        in a file are text or whole numbers.
-        """
-        from cmdpkit.model.tables import to_table
-
-        return to_table(self, path)
-
-    def to_frame(self) -> Any:
-        """The table of `to_table` as a pandas DataFrame."""
-        from cmdpkit.model.tables import to_frame
-
-        return to_frame(self)
-
-    def to_drn(self, path: PathLike, initial: Any = None) -> None:
-        """Write the model as a DRN file for the model checker Storm, with a reward model per limit.
-
-        The format has one initial state: `initial`, or that of the model. It has no discount factor and no limits;
-        they are mentioned in comments, like the labels of the states.
-        """
-        from cmdpkit.model.storm import to_drn
-
-        to_drn(self, path, initial)
 
     # -- files --------------------------------------------------------------------------------------------------
 
     def save(self, path: PathLike) -> None:
         """Write the model to an `.npz` file, atomically and without pickle."""
-        named, more = self.pairs.arrays(), self._extras()
-        arrays: dict[str, Any] = {
-            "version": np.array(3 if more else 2 if named else 1),
-            "gamma": np.array(self.gamma),
-            "initial": self.initial,
-            "maximise": np.array(self.maximise),
-            "objective": self.objective,
-            "values": np.array([c.values for c in self.constraints]).reshape(-1, *self.pairs.shape),
-            "limits": self.stated(self.limits),
-            "at_least": self.stated(self.signs) < 0,
-            "per_step": np.array([c.per_step for c in self.constraints], dtype=bool),
-            "names": np.array(self.names, dtype=str),
-            **named,
-            **more,
-        }
-        if sp.issparse(self.transitions):
-            matrix = self.transitions
-            arrays |= {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr}
-        else:
-            arrays["transitions"] = self.transitions
-        save_arrays(path, "cmdpkit model", arrays)
-
-    def _extras(self) -> dict[str, Any]:
-        """For files: what models had not at first."""
-        extras: dict[str, Any] = {"average": np.array(True)} if self.criterion == "average" else {}
-        if self.horizon is not None:
-            extras["horizon"] = np.array(self.horizon)
-            extras["stages"] = np.array([-1 if c.stage is None else c.stage for c in self.constraints], dtype=int)
-        if self.objective_name is not None:
-            extras["objective_name"] = np.array(self.objective_name)
-        if self.objective_per_step:
-            extras["objective_per_step"] = np.array(True)
-        if self.num_rows > self.num_constraints:
-            # The least value allowed where it is not what `at_least` says; `limits` are then the largest ones.
-            lows = [c.ends[0] if isinstance(c, (Equal, Between)) else np.nan for c in self.constraints]
-            extras["lows"] = np.array(lows)
-        return extras
+        save_model(self, path)
 
     @classmethod
     def load(cls, path: PathLike) -> CMDP:
         """Read a model written by `save`, with all checks of the constructor."""
-        arrays = load_arrays(path, "cmdpkit model")
-        try:
-            return cls._from_arrays(arrays)
-        except KeyError as error:
-            raise ValueError(f"{path} is damaged: the entry {error} is missing") from error
-        except (ValueError, TypeError, IndexError) as error:
-            raise ValueError(f"{path} does not hold a valid model: {error}") from error
-
-    @classmethod
-    def _from_arrays(cls, arrays: dict[str, Any]) -> CMDP:
-        if int(arrays["version"]) not in (1, 2, 3):
-            raise ValueError(f"its format version is {arrays['version']}, this cmdpkit reads versions 1 to 3")
-        objective = arrays["objective"]
-        states = arrays["pair_first"].size - 1 if "pair_first" in arrays else len(objective)
-        pairs = Pairs.from_arrays(arrays, states, objective.shape[-1])
-        if objective.shape != pairs.shape:
-            raise ValueError(f"its objective has shape {objective.shape}, not {pairs.shape}")
-        if "transitions" in arrays:
-            transitions = arrays["transitions"]
-            transitions = transitions.reshape(states, -1, states) if pairs.is_full else transitions
-        else:
-            parts = (arrays["data"], arrays["indices"], arrays["indptr"])
-            transitions = sp.csr_array(parts, shape=(pairs.count, states))
-            transitions.check_format(full_check=True)
-        columns = [arrays[name] for name in ("values", "limits", "names", "at_least", "per_step")]
-        lows = arrays.get("lows", np.full(len(arrays["limits"]), np.nan))
-        constraints = [_limit_from(*row) for row in zip(lows, *columns, strict=True)]
-        if "stages" in arrays:
-            stages = [None if t < 0 else int(t) for t in arrays["stages"]]
-            constraints = [c.in_stage(t) for c, t in zip(constraints, stages, strict=True)]
-        kind = "reward" if arrays["maximise"] else "cost"
-        return cls(
-            transitions,
-            constraints=constraints,
-            **_stored_criterion(arrays),
-            initial=arrays["initial"],
-            available=None if pairs.is_full else pairs.sparse_mask,
-            state_labels=pairs.state_labels,
-            action_labels=pairs.action_labels,
-            objective_name=str(arrays["objective_name"]) if "objective_name" in arrays else None,
-            objective_per_step=bool(arrays.get("objective_per_step", False)),
-            action_axis=1,
-            **{kind: objective},
-        )
+        return load_model(cls, path)
 
 
-def refuse_averages(problem: Problem, what: str) -> None:
-    """What knows discounted models only says so."""
-    if problem.criterion == "average":
-        raise ValueError(
-            f"{what} knows discounted models only, and this model has average=True; solve it with 'auto', 'columns', "
-            "'lp' or 'pmd-pd', or give it a gamma close to 1"
-        )
-
-
-def _limit_from(low: Any, values: Any, limit: Any, name: Any, at_least: Any, per_step: Any) -> Limit:
-    """A limit as `CMDP.save` writes it."""
-    rest: dict[str, Any] = {"name": str(name), "per_step": bool(per_step)}
-    if np.isnan(low):
-        return (AtLeast if at_least else AtMost)(values, float(limit), **rest)
-    return Equal(values, float(limit), **rest) if low == limit else Between(values, float(low), float(limit), **rest)
+spell_out(CMDP)
 
 
 def _one_objective(reward: Any, cost: Any) -> tuple[str, Any]:
@@ -857,36 +410,9 @@ class ScaledCMDP(CMDP):
     _sums = "costs times the expected number of steps"
 
 
-def _stored_criterion(arrays: dict[str, Any]) -> dict[str, Any]:
-    if "average" in arrays:
-        return {"average": True}
-    return {"gamma": float(arrays["gamma"]), "horizon": int(arrays["horizon"]) if "horizon" in arrays else None}
-
-
 def check_model(cmdp: Any) -> None:
     if not isinstance(cmdp, CMDP):
         raise TypeError(f"a cmdpkit.CMDP is needed, not {type(cmdp).__name__}")
-
-
-def _check_criterion(gamma: Any, horizon: Any, average: Any) -> tuple[str, float, int | None]:
-    """The criterion, its discount factor and its horizon. A long-run average has no discount: 1 in all look-aheads."""
-    if not isinstance(average, (bool, np.bool_)):
-        raise TypeError(f"average must be True or False, not {average!r}")
-    if average and (gamma is not None or horizon is not None):
-        other, what = (f"gamma={gamma!r}", "discount") if horizon is None else (f"horizon={horizon!r}", "horizon")
-        raise ValueError(f"a long-run average has no {what}: leave out {other}, or average=True. {ONE_CRITERION}")
-    if average:
-        return "average", 1.0, None
-    if horizon is not None:
-        steps = check_count(horizon, "horizon", least=1)
-        whole = gamma is None or check_number(gamma, "gamma") == 1.0
-        return "horizon", 1.0 if whole else check_gamma(gamma), steps
-    if gamma is None:
-        raise TypeError(
-            "gamma is needed: a discount factor below 1, or 1 for totals until the process ends; or horizon, a number "
-            "of steps; or average=True for long-run averages"
-        )
-    return ("total", 1.0, None) if check_number(gamma, "gamma") == 1.0 else ("discounted", check_gamma(gamma), None)
 
 
 def _check_pairs(
@@ -911,28 +437,6 @@ def _check_constraints(constraints: Any, cmdp: CMDP) -> tuple[Limit, ...]:
     """Check the limits and their tables of values."""
     limits = check_limits(constraints)
     for limit in limits:
-        _check_criterion_of(limit, cmdp.criterion, cmdp.gamma, cmdp.horizon)
+        check_limit_criterion(limit, cmdp.criterion, cmdp.gamma, cmdp.horizon)
     tables = [check_table(c.values, cmdp.pairs, cmdp.transitions, f"constraint {c.name!r}") for c in limits]
     return tuple(replace(limit, values=table) for limit, table in zip(limits, tables, strict=True))
-
-
-def _check_criterion_of(limit: Limit, criterion: str, gamma: float, horizon: int | None) -> None:
-    """Check that a limit is one on the model's criterion."""
-    if limit.per_step and criterion in ("total", "horizon"):
-        hint = "multiply the limit by the horizon" if criterion == "horizon" else "state a limit on the total"
-        raise ValueError(
-            f"constraint {limit.name!r} has per_step=True, a limit on (1 - gamma) times a discounted sum; {hint}"
-        )
-    if limit.stage is None:
-        return
-    if horizon is None:
-        raise ValueError(
-            f"constraint {limit.name!r} is for stage {limit.stage}, but the model has no stages: give horizon"
-        )
-    if limit.stage >= horizon:
-        raise ValueError(f"constraint {limit.name!r} is for stage {limit.stage}; the stages are 0 to {horizon - 1}")
-    if gamma < 1.0:
-        raise ValueError(
-            f"constraint {limit.name!r} is for one stage, whose value is not discounted; with gamma = {gamma:g} "
-            "leave out stage, or gamma"
-        )

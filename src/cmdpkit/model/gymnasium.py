@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cmdpkit.checks import StateArray
-from cmdpkit.model.functions import OBJECTIVE, named_costs
+from cmdpkit.model.exploration import OBJECTIVE
+from cmdpkit.model.functions import named_costs
 from cmdpkit.model.listing import Listing, assemble, initial_distribution, suggestion
 
 if TYPE_CHECKING:
@@ -22,10 +23,9 @@ Row = tuple[int, int, int, float, float, bool]
 def from_gymnasium(
     cls: type[CMDP],
     env: Any,
+    options: Mapping[str, Any],
     *,
     cost: Cost | Mapping[str, Cost] | None,
-    constraints: Iterable[Any],
-    gamma: float,
     initial: Any,
 ) -> CMDP:
     """See `CMDP.from_gymnasium`."""
@@ -36,7 +36,7 @@ def from_gymnasium(
             f"{env} has no table env.unwrapped.P of its transitions between discrete states; learn from it with "
             "cmdpkit.train, or log transitions and estimate a model with CMDP.from_samples"
         )
-    limits, names = named_costs(constraints)
+    limits, names = named_costs(options["constraints"])
     functions = _cost_functions(cost, names)
     states, actions = (int(size) for size in sizes if size is not None)
     start = getattr(bare, "initial_state_distrib", None) if initial is None else initial
@@ -48,8 +48,7 @@ def from_gymnasium(
     listing = _listing(rows, states, actions, ends, doubtful, functions)
     parts = assemble(listing, merge=True, remedy="correct env.unwrapped.P")
     distribution = np.append(distribution, np.zeros(parts.states - states))
-    known = parts.arguments(objective=OBJECTIVE, maximise=True, constraints=limits, gamma=gamma, initial=distribution)
-    return cls(**known)
+    return cls(**parts.arguments(OBJECTIVE, True, distribution, {**options, "constraints": limits}))
 
 
 def _cost_functions(cost: Any, names: list[str]) -> dict[str, Cost]:

@@ -71,15 +71,15 @@ class Parts:
         return self.pair_state.size == self.states * self.actions
 
     def arguments(
-        self, *, objective: str, maximise: bool, constraints: Any, gamma: float, initial: StateArray
+        self, objective: str, maximise: bool, initial: StateArray, options: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """The arguments of `CMDP`."""
+        """The arguments of `CMDP`, with the limits of `options` by the names of their quantities."""
         tables = {name: self.table(name) for name in self.quantities}
         known: dict[str, Any] = {
+            **options,
             "transitions": self._given_transitions(),
             "reward" if maximise else "cost": tables[objective],
-            "constraints": named_limits(constraints, tables),
-            "gamma": gamma,
+            "constraints": named_limits(options["constraints"], tables),
             "initial": initial,
             "state_labels": self.state_labels,
             "action_labels": self.action_labels,
@@ -130,7 +130,7 @@ def assemble(
     keys, pair = _numbered(
         listing.state.astype(np.int64) * listing.actions + listing.action, listing.states * listing.actions
     )
-    _check_sums(listing, pair, keys.size, remedy)
+    _check_sums(listing, pair, keys.size, remedy, merge)
     places = (listing.probability, (pair, listing.following))
     matrix = sp.coo_array(places, shape=(keys.size, listing.states)).tocsr()  # adds duplicates
     if matrix.nnz < pair.size and not merge:
@@ -202,6 +202,11 @@ def _refuse_stuck(listing: Listing, missing: IntArray) -> None:
     names = some((listing.state_name(s) for s in missing), missing.size)
     place = listing.where(first) if first.size else ""
     what = "state" if missing.size == 1 else f"{missing.size} states:"
+    labels = listing.state_labels
+    if labels is not None and isinstance(labels[missing[0]], str):
+        lost = set(missing.tolist())
+        hint = suggestion(labels[missing[0]], [label for s, label in enumerate(labels) if s not in lost], "")
+        names += f" ({hint})" if hint.startswith("did you mean") else ""
     raise ValueError(
         f"{place}no action leads out of {what} {names}; if the process ends there, say so with absorbing=True (or a "
         "list of these states): it then stays at no cost. Otherwise add the missing transitions, or correct the label"
@@ -213,10 +218,11 @@ def _check_numbers(listing: Listing) -> None:
     bad = ~((p >= 0.0) & (p <= 1.0 + ROW_SUM_TOLERANCE))
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
+        percent = "; divide percentages by 100" if 1.0 < p[row] <= 100.0 else ""
         raise ValueError(
             f"{listing.where(np.array([row]))}{listing.pair_name(row)}: the probability of state "
             f"{listing.state_name(listing.following[row])} is {p[row]} ({_entries(bad)}); it must be a number from 0 "
-            "to 1"
+            f"to 1{percent}"
         )
     for name, column in listing.quantities.items():
         bad = ~np.isfinite(column)
@@ -233,12 +239,14 @@ def _entries(bad: Any) -> str:
     return f"{count} such {'entry' if count == 1 else 'entries'}"
 
 
-def _check_sums(listing: Listing, pair: IntArray, pairs: int, remedy: str) -> None:
+def _check_sums(listing: Listing, pair: IntArray, pairs: int, remedy: str, merge: bool) -> None:
     sums = np.bincount(pair, listing.probability, pairs)
     off = np.abs(sums - 1.0)
     worst = int(off.argmax())
     if off[worst] > ROW_SUM_TOLERANCE:
         rows = np.flatnonzero(pair == worst)
+        if not merge and np.unique(listing.following[rows]).size < rows.size:
+            _refuse_duplicates(listing, pair)
         raise ValueError(
             f"{listing.where(rows)}{listing.pair_name(rows[0])}: the probabilities sum to {sums[worst]:.12g}, not 1 "
             f"({(off > ROW_SUM_TOLERANCE).sum()} of {pairs} pairs are off); {remedy}, or divide by the sum if the "
@@ -274,7 +282,7 @@ def _expected(column: Array, probability: Array, pair: IntArray, pairs: int) -> 
 
 
 def limit_list(constraints: Any) -> list[Any]:
-    if isinstance(constraints, Limit) or not isinstance(constraints, Iterable):
+    if isinstance(constraints, (Limit, Mapping)) or not isinstance(constraints, Iterable):
         raise TypeError(f"constraints must be a list: constraints=[AtMost(...)], not {type(constraints).__name__}")
     return list(constraints)
 
@@ -291,6 +299,12 @@ def _named(limit: Any, quantities: Mapping[str, Array], noun: str) -> Any:
     if name not in quantities:
         raise ValueError(f"a limit refers to the {noun} {name!r}; {suggestion(name, list(quantities), noun + 's')}")
     return replace(limit, values=quantities[name], name=limit.name if limit.name is not None else name)
+
+
+def named_objective(options: Mapping[str, Any], quantity: str) -> dict[str, Any]:
+    """Options in which the objective is called by its quantity, unless it has a name or a plain one."""
+    plain = quantity in ("reward", "cost") or options.get("objective_name") is not None
+    return dict(options) if plain else {**options, "objective_name": quantity}
 
 
 def limit_columns(constraints: Any) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,6 @@ import scipy.sparse as sp
 
 from cmdpkit.checks import Array, as_floats
 from cmdpkit.model.limits import Limit
-from cmdpkit.model.listing import limit_list
 
 if TYPE_CHECKING:
     from cmdpkit.model.cmdp import CMDP
@@ -32,7 +31,7 @@ def from_matrices(
         replace(limit, values=_table(limit.values, blocks, f"constraint {limit.name!r}"))
         if isinstance(limit, Limit)
         else limit
-        for limit in limit_list(constraints)
+        for limit in constraints
     ]
     if any(map(sp.issparse, blocks)):
         # Row a·S + s of the stacked matrices is row s·A + a of the model.
@@ -98,27 +97,17 @@ def _expected(values: Any, block: Any, name: str) -> Array:
     return np.asarray((block * np.where(block > 0.0, matrix, 0.0)).sum(axis=1))
 
 
-def from_quantecon(
-    cls: type[CMDP],
-    ddp: Any,
-    *,
-    constraints: Iterable[Any],
-    gamma: float | None,
-    initial: Any,
-    state_labels: Iterable[Hashable] | None,
-    action_labels: Iterable[Hashable] | None,
-) -> CMDP:
-    """See `CMDP.from_quantecon`."""
+def beta_of(ddp: Any) -> float:
+    """The discount factor of a `DiscreteDP`."""
     missing = [name for name in ("R", "Q", "beta") if not hasattr(ddp, name)]
     if missing:
         raise TypeError(f"a quantecon.markov.DiscreteDP is needed; a {type(ddp).__name__} has no {missing[0]}")
-    settings: dict[str, Any] = {
-        "constraints": constraints,
-        "gamma": float(ddp.beta) if gamma is None else gamma,
-        "initial": initial,
-        "state_labels": state_labels,
-        "action_labels": action_labels,
-    }
+    return float(ddp.beta)
+
+
+def from_quantecon(cls: type[CMDP], ddp: Any, **settings: Any) -> CMDP:
+    """See `CMDP.from_quantecon`."""
+    beta_of(ddp)
     reward = np.asarray(ddp.R, dtype=float)
     if getattr(ddp, "s_indices", None) is None:
         feasible = reward > -np.inf
@@ -129,7 +118,7 @@ def from_quantecon(
     states, chosen = np.asarray(ddp.s_indices)[feasible], np.asarray(ddp.a_indices)[feasible]
     shape = (int(ddp.num_states), int(np.max(ddp.a_indices)) + 1)
     mask = sp.csr_array((np.ones(states.size, dtype=bool), (states, chosen)), shape=shape)
-    settings["constraints"] = [_at(limit, feasible) for limit in limit_list(constraints)]
+    settings["constraints"] = [_at(limit, feasible) for limit in settings["constraints"]]
     return cls(ddp.Q[np.flatnonzero(feasible)], reward=reward[feasible], available=mask, **settings)
 
 

@@ -268,10 +268,16 @@ def check_available(available: Any, states: int, actions: int | None) -> Pairs:
     return Pairs(states, shape[1], first.astype(np.int64), action.astype(np.int32))
 
 
+class Distinct(tuple[Label, ...]):
+    """Labels that are known to be hashable, plain and all different, which need not be checked again."""
+
+
 def check_labels(labels: Any, count: int, kind: str) -> tuple[Label, ...] | None:
     """Labels of states or actions: as many as there are, hashable, and all different."""
     if labels is None:
         return None
+    if isinstance(labels, Distinct) and len(labels) == count:
+        return tuple(labels)
     if isinstance(labels, (str, bytes)) or not isinstance(labels, Iterable):
         raise TypeError(f"{kind}_labels must be a list with one label per {kind}, not {labels!r}")
     names = tuple(labels)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cmdpkit.checks import refreeze
-from cmdpkit.model.listing import Listing, Parts, assemble, indices_of, limit_columns, limit_list, settled
-from cmdpkit.model.tables import listed, objective_column, read_table
+from cmdpkit.model.listing import Listing, Parts, assemble, indices_of, named_objective, settled
+from cmdpkit.model.reading import read_table
+from cmdpkit.model.tables import Own, listed, objective_column
 
 if TYPE_CHECKING:
     from cmdpkit.model.cmdp import CMDP
@@ -19,40 +20,21 @@ TRIES = "the number of tries"
 """The quantity that counts the rows of a pair."""
 
 
-def from_samples(
-    cls: type[CMDP],
-    source: Any,
-    *,
-    reward: str | None,
-    cost: str | None,
-    constraints: Iterable[Any],
-    gamma: float,
-    initial: Any,
-    state_labels: Iterable[Hashable] | None,
-    action_labels: Iterable[Hashable] | None,
-    absorbing: Any,
-    unreachable: str,
-    columns: Mapping[str, str] | None,
-) -> CMDP:
+def from_samples(cls: type[CMDP], source: Any, options: Mapping[str, Any], own: Own) -> CMDP:
     """See `CMDP.from_samples`."""
-    constraints = limit_list(constraints)
-    table = read_table(source, columns)
+    table = read_table(source, own["columns"])
     if "probability" in table.columns:
         raise ValueError(
             "the log has a column 'probability'; a table of probabilities is read by CMDP.from_table, and logged "
             "transitions have one row per step instead"
         )
-    objective, maximise = objective_column(table, reward, cost, constraints)
-    listing = listed(table, [objective, *limit_columns(constraints)], state_labels, action_labels)
-    ends = indices_of(absorbing, listing.state_labels, listing.states, "absorbing")
-    parts = assemble(_weighted(listing), merge=True, absorbing=ends)
-    parts = _with_frequencies(parts)
-    parts, distribution = settled(parts, initial, unreachable)
+    objective, maximise = objective_column(table, options, own)
+    listing = _weighted(listed(table, objective, options, own))
+    ends = indices_of(own["absorbing"], listing.state_labels, listing.states, "absorbing")
+    parts = _with_frequencies(assemble(listing, merge=True, absorbing=ends))
+    parts, distribution = settled(parts, own["initial"], own["unreachable"])
     counts = parts.table(TRIES).astype(np.int64)
-    known = parts.arguments(
-        objective=objective, maximise=maximise, constraints=constraints, gamma=gamma, initial=distribution
-    )
-    cmdp = cls(**known)
+    cmdp = cls(**parts.arguments(objective, maximise, distribution, named_objective(options, objective)))
     object.__setattr__(cmdp, "counts", refreeze(counts))
     return cmdp
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from cmdpkit.checks import Array
 from cmdpkit.files import PathLike, write_whole
-from cmdpkit.model.listing import Parts, initial_distribution, limit_columns, limit_list, suggestion
+from cmdpkit.model.listing import Parts, initial_distribution, limit_columns, named_objective, suggestion
 
 if TYPE_CHECKING:
     from cmdpkit.model.cmdp import CMDP
@@ -24,16 +24,14 @@ FORMATS = "PRISM (.prism, .nm, .pm, .sm), JANI (.jani), DRN (.drn) and UMB (.umb
 def from_storm(
     cls: type[CMDP],
     source: Any,
+    options: Mapping[str, Any],
     *,
     reward: str | None,
     cost: str | None,
-    constraints: Iterable[Any],
-    gamma: float,
     initial: Any,
     constants: Any,
 ) -> CMDP:
     """See `CMDP.from_storm`."""
-    constraints = limit_list(constraints)
     if (reward is None) == (cost is None):
         raise ValueError(
             "name the reward model to maximise as reward=, or the one to minimise as cost=: one of the two"
@@ -45,7 +43,7 @@ def from_storm(
     action, action_labels = _actions(model, first)
     order = np.lexsort([action, state])  # the actions of a state in one order everywhere
     objective = str(reward if reward is not None else cost)
-    names = dict.fromkeys([objective, *limit_columns(constraints)])
+    names = dict.fromkeys([objective, *limit_columns(options["constraints"])])
     parts = Parts(
         matrix[order],
         state,
@@ -58,14 +56,7 @@ def from_storm(
     )
     start = _initial(model) if initial is None else initial
     distribution = initial_distribution(start, parts.states, parts.state_labels if initial is not None else None)
-    known = parts.arguments(
-        objective=objective,
-        maximise=reward is not None,
-        constraints=constraints,
-        gamma=gamma,
-        initial=distribution,
-    )
-    return cls(**known)
+    return cls(**parts.arguments(objective, reward is not None, distribution, named_objective(options, objective)))
 
 
 def _read(path: PathLike, constants: Any) -> Any:

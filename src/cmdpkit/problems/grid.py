@@ -50,9 +50,7 @@ def grid(
         ... ''')
         CMDP(states=11, actions=4, constraints=['unsafe visits'], gamma=0.95)
     """
-    if layout is None:
-        layout = _standard(check_whole(rows, "rows", 3), check_whole(columns, "columns", 4))
-    cells = _read(layout)
+    cells = cells_of(rows, columns, layout)
     slip = check_between(slip, "slip", 0.0, 1.0)
 
     index = np.full((cells.shape[0] + 2, cells.shape[1] + 2), -1)  # with a border
@@ -81,6 +79,13 @@ def grid(
         gamma=gamma,
         initial=int(np.flatnonzero(kind == "S")[0]),
     )
+
+
+def cells_of(rows: int, columns: int, layout: str | None) -> np.ndarray[tuple[int, ...], np.dtype[np.str_]]:
+    """The map, one character per cell."""
+    if layout is None:
+        layout = _standard(check_whole(rows, "rows", 3), check_whole(columns, "columns", 4))
+    return _read(layout)
 
 
 def _standard(rows: int, columns: int) -> str:

@@ -77,7 +77,7 @@ def maintenance(
     successors = np.repeat(successors[:, None, :], 3, axis=1)
     successors[:, REPAIR, 1:] = 0
     probabilities = np.zeros(successors.shape)
-    probabilities[:, :REPAIR] = np.stack([1.0 - worn - fails, worn, fails], axis=-1)
+    probabilities[:, :REPAIR] = np.stack([np.maximum(1.0 - worn - fails, 0.0), worn, fails], axis=-1)
     probabilities[:, REPAIR, 0] = 1.0 - mended
     probabilities[:, REPAIR, 1] = mended
 

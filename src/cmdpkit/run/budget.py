@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array
+from cmdpkit.evaluation.patience import cancelled
 from cmdpkit.run.status import Status
 
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
@@ -87,13 +88,18 @@ class Budget:
         if self.watch is not None and isinstance(stop := self.watch(news), (int, np.bool_, np.integer)) and stop:
             self.interrupted = True
 
+    @property
+    def stopped(self) -> bool:
+        """Whether the caller wants the run to end now."""
+        return self.interrupted or cancelled()
+
     def exhausted(self) -> bool:
         """Whether time is up or the caller wants to stop; long computations should then end at the next safe point."""
-        return self.interrupted or (self.time_limit is not None and self.elapsed >= self.time_limit)
+        return self.stopped or (self.time_limit is not None and self.elapsed >= self.time_limit)
 
     def spent(self, iterations: int) -> Status | None:
         """The status with which the run must end now, or None."""
-        if self.interrupted:
+        if self.stopped:
             return Status.INTERRUPTED
         if self.max_iterations is not None and iterations >= self.max_iterations:
             return Status.ITERATION_LIMIT

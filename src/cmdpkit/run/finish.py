@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.certificates.certificate import Certificate
-from cmdpkit.certificates.checker import certificate_of, refutation
+from cmdpkit.certificates.checker import certificate_of, exact_certificate, refutation
 from cmdpkit.certificates.prover import best_bound
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.patience import Stopped, until
+from cmdpkit.evaluation.rational import RationalModel, below, is_small
 from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.conflict import Conflict, minimal_conflict, relaxation, rounded_outwards
@@ -23,6 +24,7 @@ from cmdpkit.exact.linprog import LPSolution, least_violation, solve_lp
 from cmdpkit.exact.mdp import minimise, polished_bound
 from cmdpkit.exact.memory import remember
 from cmdpkit.exact.slater import least_miss
+from cmdpkit.exact.small import SmallSearch
 from cmdpkit.exact.vertex import least_randomised
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
@@ -278,6 +280,41 @@ def with_others_behind(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budget)
         if answers[-1].status in (Status.OPTIMAL, Status.INFEASIBLE):
             return answers[-1]
     return min(answers, key=lambda one: _merit(one.certificate, tol))
+
+
+def with_exact_arithmetic(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budget) -> Outcome:
+    """A small model that double precision has left unproved: the last step in exact arithmetic."""
+    if outcome.status is not Status.NUMERICAL_ERROR or not is_small(cmdp) or budget.exhausted():
+        return outcome
+    if cmdp.criterion == "average":
+        return _with_exact_average(cmdp, outcome, tol, budget)
+    search = SmallSearch(cmdp, tol, budget.exhausted)
+    best = outcome
+    for policy in search.solve():
+        assert search.bound is not None
+        certificate = exact_certificate(search.model, policy, search.multipliers, search.bound)
+        if _merit(certificate, tol) < _merit(best.certificate, tol):
+            status = Status.OPTIMAL if certificate.optimal(tol) else best.status
+            best = replace(best, policy=policy, certificate=certificate, status=status, note="")
+        if best.status is Status.OPTIMAL:
+            break
+    if search.refuted is not None:
+        certificate = refutation(cmdp, outcome.policy, *search.refuted)
+        return replace(outcome, status=Status.INFEASIBLE, certificate=certificate, note="")
+    return best
+
+
+def _with_exact_average(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budget) -> Outcome:
+    """The bound of the same multipliers: where a part of the model is hardly ever left, Th − h is all rounding."""
+    if outcome.certificate.infeasibility is not None:
+        return outcome
+    prices = cmdp.row_prices(outcome.certificate.multipliers)
+    bound = below(RationalModel(cmdp).least_average([1.0, *prices], budget.exhausted))
+    certificate = certificate_of(cmdp, outcome.policy, prices, bound)
+    if _merit(certificate, tol) >= _merit(outcome.certificate, tol):
+        return outcome
+    status = Status.OPTIMAL if certificate.optimal(tol) else outcome.status
+    return replace(outcome, certificate=certificate, status=status, note="")
 
 
 def _merit(certificate: Certificate, tol: float) -> tuple[bool, float]:

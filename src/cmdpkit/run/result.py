@@ -59,6 +59,12 @@ class RunResult:
 
         save_result(self, path)
 
+    def report(self, path: PathLike, **settings: Any) -> None:
+        """Write a report to one HTML file that works offline; `settings` are those of `cmdpkit.write_report`."""
+        from cmdpkit.insight.report import write_report
+
+        write_report(self, path, **settings)
+
     @classmethod
     def load(cls, path: PathLike) -> Self:
         """Read a result written by `save` to an `.npz` file; its policies equal those saved, bit for bit."""

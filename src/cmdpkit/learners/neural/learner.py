@@ -24,7 +24,7 @@ from cmdpkit.learners.neural.critics import Critics, Moments
 from cmdpkit.learners.neural.distributions import Distribution, Gaussian, Softmax
 from cmdpkit.learners.neural.networks import Network
 from cmdpkit.learners.neural.policy import Actions, NeuralPolicy
-from cmdpkit.learners.neural.rollouts import MEASURES, Rollout, collect, discounted
+from cmdpkit.learners.neural.rollouts import MEASURES, Rollout, collect, discounted, fingerprint
 from cmdpkit.learners.neural.trust_region import PolicyStep, trust_region_step
 from cmdpkit.model import AtMost, Problem
 from cmdpkit.options import validated
@@ -132,6 +132,10 @@ class NeuralLearner:
     def environment_steps(self) -> int:
         """Environment steps used for learning."""
         return self.iteration * self.steps * self.envs.num_envs
+
+    def fingerprint(self) -> str:
+        """What tells this environment from others, as far as a few steps of it show."""
+        return fingerprint(self.envs, self.policy, self.limits.size)
 
     def samples(self) -> Array:
         """(num_envs, m + 1): independent samples of the measures of −reward and the costs."""

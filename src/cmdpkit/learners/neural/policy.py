@@ -83,6 +83,8 @@ class NeuralPolicy:
 
     Example:
         >>> policy = NeuralPolicy([(np.eye(2), np.zeros(2))], Actions(True, 0, 1))
+        >>> policy
+        NeuralPolicy(observations of 2 numbers, hidden layers [], 2 discrete actions)
         >>> int(policy.act(np.array([0.0, 5.0])))
         1
     """
@@ -134,6 +136,12 @@ class NeuralPolicy:
         chosen = self.actions.best(y) if rng is None else self.actions.draw(y, self.actions.noise(rng, y.shape[:1]))
         answer = self.actions.for_env(chosen)
         return answer[0] if single else answer
+
+    def __repr__(self) -> str:
+        hidden = [len(bias) for _, bias in self.layers[:-1]]
+        kind = f"{self.actions.outputs} {'discrete' if self.actions.discrete else 'continuous'} action"
+        plural = "" if self.actions.outputs == 1 else "s"
+        return f"NeuralPolicy(observations of {self.width} numbers, hidden layers {hidden}, {kind}{plural})"
 
     def arrays(self) -> dict[str, Any]:
         """The policy as a flat dict of arrays, for files."""

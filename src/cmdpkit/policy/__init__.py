@@ -1,0 +1,16 @@
+"""Policies: tables of probabilities, mixtures of them, and one table per stage."""
+
+from cmdpkit.policy.mixture import MixturePolicy, as_any_policy
+from cmdpkit.policy.staged import StagedPolicy, load_policy, lowered_policy, raised_policy
+from cmdpkit.policy.tabular import TabularPolicy, as_policy
+
+__all__ = [
+    "MixturePolicy",
+    "StagedPolicy",
+    "TabularPolicy",
+    "as_any_policy",
+    "as_policy",
+    "load_policy",
+    "lowered_policy",
+    "raised_policy",
+]
