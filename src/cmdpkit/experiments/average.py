@@ -7,19 +7,9 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array
+from cmdpkit.drawing import METHODS, STYLES, clip, curve, figure
 from cmdpkit.experiments.adaptive import FIXED, FLOOR, TOL, first_within
-from cmdpkit.experiments.common import (
-    COLOURS,
-    Claim,
-    Section,
-    Settings,
-    append_row,
-    figure,
-    random_instance,
-    read_csv,
-    save,
-    write_csv,
-)
+from cmdpkit.experiments.common import Claim, Section, Settings, append_row, random_instance, read_csv, write_csv
 from cmdpkit.learners.tabular import reference_span
 from cmdpkit.model import CMDP, AtLeast, AtMost
 from cmdpkit.problems import paper, two_queues
@@ -33,12 +23,12 @@ PLAIN, BEST, GROWING, NPG_PD, CRPO = (
     "NPG-PD, step 1, η′ 1",
     "CRPO, step 1",
 )
-STYLES: dict[str, dict[str, Any]] = {
-    PLAIN: {"color": "tab:gray"},
-    BEST: {"color": "tab:purple"},
-    NPG_PD: {"color": COLOURS["npg-pd"]},
-    CRPO: {"color": COLOURS["crpo"]},
-    GROWING: {"color": COLOURS["pmd-pd"], "lw": 2.2},
+LOOKS = {
+    PLAIN: STYLES[4],
+    BEST: STYLES[3],
+    NPG_PD: METHODS["npg-pd"],
+    CRPO: METHODS["crpo"],
+    GROWING: METHODS["pmd-pd"],
 }
 
 
@@ -124,7 +114,7 @@ def _curves(settings: Settings) -> dict[str, dict[str, tuple[Array, Array]]]:
     return {
         str(name): {
             method: (data["k"][chosen], data["error"][chosen])
-            for method in STYLES
+            for method in LOOKS
             if (chosen := (data["model"] == name) & (data["method"] == method)).any()
         }
         for name in dict.fromkeys(data["model"])
@@ -135,13 +125,15 @@ def plot(settings: Settings) -> None:
     curves = _curves(settings)
     drawing, axes = figure(columns=len(curves))
     for axis, (name, methods) in zip(axes[0], curves.items(), strict=True):
+        axis.set(xscale="log", yscale="log")
         for method, (k, error) in methods.items():
-            axis.loglog(k, error, label=method, **{"lw": 1.2, **STYLES[method]})
-        axis.axhline(TOL, color="k", lw=0.6, ls=":")
-        axis.set(title=name, xlabel="macro step (one policy evaluation each)", ylim=(FLOOR, 10.0))
+            curve(axis, k, error, LOOKS[method], method, lw=2.4 if method == GROWING else 1.2)
+        axis.axhline(TOL, color="k", lw=0.8, ls=":")
+        axis.set(title=name, xlabel="macro step (one policy evaluation each)")
+        clip(axis, 1e-13, 10.0)
     axes[0, 0].set_ylabel("error of the last iterate")
     drawing.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
-    save(drawing, settings.folder / "average.png")
+    settings.save(drawing, "average")
 
 
 def section(settings: Settings) -> Section:
