@@ -163,7 +163,7 @@ def _column_limit(text: str) -> Any:
     except ValueError:
         ends = []
     if found and len(ends) == 2 and found[2] == "=":
-        return Between(found[1], *ends)
+        return Between(found[1], ends[0], ends[1])
     kinds = {"<=": AtMost, ">=": AtLeast, "==": Equal}
     if not found or len(ends) != 1 or found[2] not in kinds:
         name = found[1] if found else "wear"
