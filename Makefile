@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 LIGHT := .venv/.installed-light
 PEERS := .venv/.installed-peers
 
-.PHONY: demo test docs lint fuzz endurance bench mutants figures methods clean help
+.PHONY: demo test browser docs lint fuzz endurance bench mutants figures methods clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -32,7 +32,15 @@ $(PEERS): $(STAMP)  # the solvers that ours are measured against
 demo: $(LIGHT)  ## solve the paper's instance with the main methods, print a table, plot the convergence
 	$(BIN)/python -m cmdpkit.experiments.demo
 
-test: lint  ## lint, then every test
+browser:  ## look for a Chromium for the tests, and install Debian's where that is allowed
+	@for name in $${CHROMIUM:-chromium chromium-browser google-chrome google-chrome-stable}; do \
+	  command -v $$name >/dev/null 2>&1 && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+	  apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1 || \
+	  { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; } >/dev/null 2>&1; fi; \
+	command -v chromium >/dev/null 2>&1 || echo "there is no Chromium here: the tests in a browser will not be run"
+
+test: lint browser  ## lint, then every test
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 docs: $(STAMP)  ## build the site into out/site, without warnings and without the network
@@ -60,6 +68,7 @@ mutants: $(STAMP)  ## break the package in some hundred ways, and tell which of 
 	$(BIN)/python benchmarks/mutants.py
 
 figures: $(STAMP)  ## draw the figures of the documents again, and docs/results.md
+	$(BIN)/python benchmarks/screenshots.py
 	$(BIN)/python -m cmdpkit.experiments.demo docs/demo.png
 	$(BIN)/cmdpkit reproduce all --out docs/results
 

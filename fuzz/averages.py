@@ -43,6 +43,11 @@ class ExactAverages:
             outside = stays
         return len(classes) == 1 and not outside.any()
 
+    def condition(self) -> Fraction:
+        """The relative error of averages that double precision cannot avoid, roughly."""
+        error: Fraction = self.slack + Fraction(1, 2**52) / self.transitions[self.transitions > 0].min()
+        return 1000 * error
+
     def sizes(self) -> list[Fraction]:
         """max |c_i| + |offset_i|: no V_i is larger."""
         return [abs(c).max() + abs(o) for c, o in zip(self.costs, self.offsets, strict=True)]

@@ -68,8 +68,8 @@ class Judge:
         self.model = exact_model(cmdp)
         self.sides = [1 if hasattr(c, "sign") else 2 for c in cmdp.constraints]  # rows of every limit
         self.several = cmdp.criterion == "average" and not self.model.is_connected()
-        # Rows that do not sum to one make averages less exact, which `accuracy` says
-        self.digits = DIGITS if cmdp.criterion != "average" else DIGITS + 1000 * self.model.slack
+        # `accuracy` says how exact averages are: less where rows do not sum to one, or parts are hardly ever left
+        self.digits = DIGITS if cmdp.criterion != "average" else DIGITS + self.model.condition()
         self.feasible: tuple[str, list[Fraction]] | None = None  # a policy that meets every limit exactly
 
     def result(self, result: Any, tol: float, label: str) -> list[Finding]:
@@ -96,11 +96,12 @@ class Judge:
         if hasattr(policy, "policies"):
             parts = [self.model.values(part.probabilities) for part in policy.policies]
             weights = [Fraction(float(w)) for w in policy.weights]
-            values = [sum(w * x for w, x in zip(weights, column, strict=True)) for column in zip(*parts, strict=True)]
+            mixed = [sum(w * x for w, x in zip(weights, column, strict=True)) for column in zip(*parts, strict=True)]
             # V_i is affine in the occupancy: offsets count as often as the weights sum to
             rest = 1 - sum(weights)
-            return [v - rest * o for v, o in zip(values, self.model.offsets, strict=True)]
-        return self.model.values(policy.probabilities)
+            return [v - rest * o for v, o in zip(mixed, self.model.offsets, strict=True)]
+        values: list[Fraction] = self.model.values(policy.probabilities)
+        return values
 
     def certificate(self, certificate: Any, values: list[Fraction], label: str) -> list[Finding]:
         """Everything that a certificate claims about a policy with these exact values."""

@@ -337,3 +337,13 @@ def test_what_is_refused():
         ck.solve(cmdp, "pmd-pd", schedule="theory", max_iterations=10)
     with pytest.raises(ValueError, match="simulation knows discounted models only"):
         ck.certify_by_simulation(cmdp, ck.TabularPolicy.uniform(6, 2))
+
+
+@pytest.mark.parametrize(("seed", "index"), [(2, 2), (2, 12), (6, 1)])
+def test_slater_margins_that_no_stationary_policy_proves(seed, index):
+    """Several classes; a mixture of classes; parts that are hardly ever left, where rounding hides the sign."""
+    from fuzz.judge import Judge
+    from fuzz.models import FAMILIES
+
+    cmdp = FAMILIES["average"](np.random.default_rng([seed, index]))
+    assert Judge(cmdp).slater(ck.slater_margin(cmdp)) == []

@@ -1,6 +1,7 @@
 """The explorer in a real browser: sliders moved, numbers read back and compared with `solve`."""
 
 import threading
+import time
 
 import pytest
 
@@ -22,7 +23,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def page(model, browser):
-    with serving(model, "wireless", SETTINGS, "wireless", "A transmitter", "wireless") as (server, address):
+    with serving(model, "wireless", SETTINGS, "wireless", "A transmitter", ["wireless"]) as (server, address):
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         with watched_page(browser) as found:
@@ -176,6 +177,38 @@ def test_a_setting_is_saved_as_model_policy_and_report(page, model, tmp_path):
     text = (tmp_path / "wireless-report.html").read_text()
     assert "--limit power=0.9" in text
     assert "--set buffer=6" in text
+
+
+def test_the_last_answer_stays_until_the_next_and_a_newer_request_wins(page, model, monkeypatch):
+    from cmdpkit.evaluation.patience import cancelled
+    from cmdpkit.insight.explorer import answers
+
+    reset(page, model)
+    before = page.inner_text("#objective")
+    go_on, ended = threading.Event(), []
+
+    def slow(cmdp, **settings):
+        while not (go_on.is_set() or cancelled()):
+            time.sleep(0.01)
+        ended.append((float(cmdp.limits[0]), cancelled()))
+        return ck.solve(cmdp, **settings)
+
+    monkeypatch.setattr(answers, "solve", slow)
+    set_dial(page, "power per step", 0.61)
+    page.wait_for_selector('#headline[data-dash-is-loading="true"]')
+    spinner = "getComputedStyle(document.getElementById('headline'), '::after').animationName"
+    assert page.evaluate(spinner) == "turn"
+    assert page.inner_text("#objective") == before
+    set_dial(page, "power per step", 0.62)
+    for _ in range(200):
+        if ended:
+            break
+        page.wait_for_timeout(50)
+    assert ended == [(0.61, True)]
+    assert page.inner_text("#objective") == before
+    go_on.set()
+    settle(page, ck.solve(model.with_limits(power=0.62)).objective)
+    assert ended == [(0.61, True), (0.62, False)]
 
 
 def test_it_fits_a_telephone(page):

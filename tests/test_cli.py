@@ -868,6 +868,18 @@ def test_a_table_is_certified_and_diagnosed(cmdpkit, machine, tmp_path):
     assert "'wear' cannot be met by any policy" in cmdpkit("diagnose", *table, "--limit", "wear<=-1").out
 
 
+def test_the_frontier_of_a_table(cmdpkit, machine):
+    table = (machine, "--set", "gamma=0.9", "--set", "reward=profit", "--set", "initial=good")
+    run = cmdpkit("frontier", *table, "--limit", "wear<=4", "--limits", "2,4", "--json")
+    by_hand = ck.CMDP.from_table(
+        machine, reward="profit", initial="good", constraints=[ck.AtMost("wear", 4.0)], gamma=0.9
+    )
+    expected = ck.frontier(by_hand, "wear", [2.0, 4.0])
+    assert run.code == 0
+    found = [row["objective"] for row in json.loads(run.out)["points"]]
+    assert found == pytest.approx(expected.objectives.tolist(), rel=1e-3)
+
+
 def test_solve_is_logged_but_silent(capfd, caplog):
     ck.solve(ck.problems.paper())
     assert capfd.readouterr() == ("", "")
@@ -1133,6 +1145,10 @@ def test_frontier_on_the_command_line(cmdpkit, tmp_path):
     assert [point["feasible"] for point in points] == [True, True, False]
     assert points[1]["lower"] <= 4.462444 <= points[1]["upper"] + 1e-6
     assert len(csv.read_text().splitlines()) == 4
+    assert f"written to {csv}" in answer.err
+    plot = tmp_path / "curve.png"
+    assert f"written to {plot}" in cmdpkit("frontier", "paper", "--limit", "utility", "--plot", str(plot)).err
+    assert plot.read_bytes().startswith(b"\x89PNG")
     assert "infeasible" in cmdpkit("frontier", "paper", "--limit", "utility", "--limits", "6").out
     assert cmdpkit("frontier", "paper", "--limit", "power").code == 2
 

@@ -462,8 +462,21 @@ def test_a_frontier_over_one_end():
     np.testing.assert_allclose(curve.objectives, [0.2, 0.4, 0.6], atol=1e-4)
     whole = ck.frontier(cmdp, "wear <=")
     assert whole.least[1] == pytest.approx(1.0, abs=1e-3)
-    with pytest.raises(ValueError, match="the model has 'wear <=', 'wear >='"):
+    with pytest.raises(ValueError, match=r"'wear' is Between and has two ends.*'wear <=' .* or 'wear >='"):
         ck.frontier(cmdp, "wear")
+    with pytest.raises(ValueError, match="the model has 'wear <=', 'wear >='"):
+        ck.frontier(cmdp, "tear")
+    lower = ck.frontier(cmdp, "wear >=", [0.5, 1.5])
+    np.testing.assert_allclose(lower.objectives, [0.4, 0.4], atol=1e-4)
+
+
+def test_units_of_a_limit_with_two_ends():
+    """By the name of the limit both ends count in the unit, by that of an end only one."""
+    cmdp = machine(ck.Between(WEAR, 6.0, 7.0, name="wear"), objective_per_step=True)
+    np.testing.assert_allclose(ck.diagnose(cmdp, {"wear": 0.5}).units, [0.5, 0.5])
+    np.testing.assert_allclose(ck.diagnose(cmdp, {"wear >=": 0.5}).units, [1.0, 0.5])
+    np.testing.assert_allclose(ck.diagnose(cmdp, "relative").units, [7.0, 6.0])
+    assert ck.diagnose(cmdp).conflict == ("wear >=",)
 
 
 def test_a_diagnosis_names_the_end_that_conflicts():

@@ -123,7 +123,7 @@ def test_compiled_kernels_do_what_numpy_does(columns):
     out, low, high = np.empty((S * A, columns)), np.empty(columns), np.empty(columns)
     kernel = kernels.ahead_four if columns == 4 else kernels.ahead_many
     heads = np.arange(S + 1) * A
-    kernel(heads, *matrix, cost, gamma, values, 1.0, out, low, high, 0, S)
+    kernel(heads, *matrix, cost, gamma, values, values, 1.0, out, low, high, 0, S)
     np.testing.assert_allclose(out, new - old, atol=1e-14)
     np.testing.assert_allclose(low, (new - old).min(axis=0), atol=1e-14)
     np.testing.assert_allclose(high, (new - old).max(axis=0), atol=1e-14)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import urllib.request
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ PORT = 8123
 
 @pytest.fixture(scope="module")
 def explorer():
-    return Explorer(Desk(ck.problems.paper(), "paper"), "paper", "", "paper", 5.0, PORT)
+    return Explorer(Desk(ck.problems.paper(), "paper"), "paper", "", ["paper"], 5.0, PORT)
 
 
 @pytest.fixture
@@ -145,6 +146,16 @@ def test_every_parameter_can_be_moved_to_its_ends(name):
             assert model.num_constraints == desk.base.num_constraints
 
 
+def test_entries_of_a_list_have_dials_of_their_own():
+    desk = Desk(ck.problems.two_queues(capacity=2), "two_queues", {"capacity": 2})
+    names = [dial.name for dial in desk.dials]
+    assert names[2:] == ["capacity", "arrivals 1", "arrivals 2", "holding 1", "holding 2", "gamma"]
+    setting = list(desk.start)
+    setting[names.index("arrivals 2")] = 0.3
+    expected = ck.problems.two_queues(capacity=2, arrivals=(0.5, 0.3))
+    assert (desk.model(tuple(setting)).transitions != expected.transitions).nnz == 0
+
+
 def test_ranges_are_of_parameters_that_exist():
     from inspect import signature
 
@@ -172,6 +183,25 @@ def test_both_ends_of_between_have_a_dial():
         desk.model((2.9, 2.2, 2.6))
 
 
+def test_the_command_of_a_setting_leads_back_to_it(tmp_path):
+    table = "state,action,next_state,probability,reward,wear\na,x,b,1,1,1\na,y,a,1,0,0\nb,x,a,1,0,0\n"
+    path = tmp_path / "table.csv"
+    path.write_text(table)
+    from cmdpkit.cli.common import find_model
+
+    cmdp = find_model(str(path), ("gamma=0.9",), ("wear<=2",))
+    words = Desk(cmdp).command((1.5,), [str(path), "--set", "gamma=0.9"])
+    assert words[-4:] == ["--set", "gamma=0.9", "--limit", "wear<=1.5"]
+    assert find_model(str(path), (words[-3],), (words[-1],)).limits.tolist() == [1.5]
+    given = {"capacity": 3}
+    desk = Desk(ck.problems.two_queues(**given), "two_queues", given)
+    words = desk.command((0.9, 0.8, 4.0, *desk.start[3:]), ["two_queues"])
+    sets = [word for flag, word in pairwise(words) if flag == "--set"]
+    limits = [word for flag, word in pairwise(words) if flag == "--limit"]
+    again = find_model("two_queues", tuple(sets), tuple(limits))
+    assert (again.states, again.limits.tolist()) == (25, [0.9, 0.8])
+
+
 def test_a_model_without_anything_to_move_is_refused():
     with pytest.raises(ValueError, match="nothing to move"):
         Desk(ck.problems.paper().with_limits(utility=None))
@@ -185,7 +215,8 @@ def test_a_newer_job_cancels_the_one_before():
 
     def endless():
         started.set()
-        while not cancelled():
+        late = time.monotonic() + 10.0
+        while not cancelled() and time.monotonic() < late:
             time.sleep(0.001)
 
     def first():

@@ -1,15 +1,19 @@
 """Frontiers: the certified band against the occupancy LP, closed forms, and cases without room."""
 
 import csv
+import io
 import json
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import cmdpkit as ck
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.errors import sum_errors
-from cmdpkit.insight.frontier import _envelope, _sublevel
+from cmdpkit.exact.mdp import Oracle, minimise
+from cmdpkit.insight.line import envelope, sublevel
+from cmdpkit.report import frontier_report
 from models import lp_optimum, random_model, two_state
 
 LP = 2e-8
@@ -220,17 +224,17 @@ def test_a_moved_search_keeps_columns_and_bounds():
 def test_the_envelope_of_lines():
     """2 − 2x, 1.5 − x and 0.5: kinks at 0.5 and 1; a line below all of them is not used."""
     values, prices = np.array([2.0, 0.0, 0.5, 1.5]), np.array([2.0, 1.5, 0.0, 1.0])
-    kinks, lines = _envelope(values, prices, 0.0, 3.0)
+    kinks, lines = envelope(values, prices, 0.0, 3.0)
     np.testing.assert_allclose(kinks, [0.0, 0.5, 1.0, 3.0])
     assert lines == [0, 3, 2]
-    assert _envelope(values, prices, 2.0, 2.0)[0] == [2.0]
+    assert envelope(values, prices, 2.0, 2.0)[0] == [2.0]
 
 
 def test_where_interpolated_values_are_negative():
     xs = np.array([0.0, 1.0, 2.0, 3.0])
-    assert _sublevel(xs, np.array([1.0, -1.0, -1.0, 3.0])) == pytest.approx((0.5, 2.25))
-    assert _sublevel(xs, np.array([-1.0, -1.0, -1.0, -3.0])) == (0.0, 3.0)
-    assert _sublevel(xs, np.array([1.0, 2.0, 3.0, 4.0])) == (0.0, 0.0)
+    assert sublevel(xs, np.array([1.0, -1.0, -1.0, 3.0])) == pytest.approx((0.5, 2.25))
+    assert sublevel(xs, np.array([-1.0, -1.0, -1.0, -3.0])) == (0.0, 3.0)
+    assert sublevel(xs, np.array([1.0, 2.0, 3.0, 4.0])) == (0.0, 0.0)
 
 
 def test_tables_files_and_plots(tmp_path):
@@ -280,8 +284,95 @@ def test_bad_arguments_are_refused(arguments, settings, error, message):
 
 
 def test_models_of_extreme_scale_are_refused():
-    with pytest.raises(ValueError, match="other units"):
+    with pytest.raises(ValueError, match=r"the objective has costs of size 3.0e\+90, too large.*divide them"):
         ck.frontier(kinked().with_objective(cost=1e90 * kinked().objective), "usage")
+    tiny = ck.AtMost([[0.0, 1e-80, 3e-80]], 1e-80, name="usage")
+    small = ck.CMDP(np.ones((1, 3, 1)), cost=kinked().objective, constraints=[tiny], gamma=0.0)
+    with pytest.raises(ValueError, match=r"constraint 'usage' has costs of size 3.0e-80, too small.*by 1e-80"):
+        ck.diagnose(small)
+
+
+@pytest.mark.parametrize("seed", [2, 23, 40, 58])
+def test_limits_alone_are_met_strictly(seed):
+    """Where all columns lie on the limits or beyond, policies inside are found: nothing is relaxed or undecided."""
+    cmdp = random_model(seed, constraints=1 + seed % 3)
+    curve = ck.frontier(cmdp, "c0")
+    wanted = curve.limits[0] + np.array([0.03, 0.4, 0.8]) * (curve.limits[-1] - curve.limits[0])
+    given = ck.frontier(cmdp, "c0", wanted)
+    assert given.complete
+    assert given.feasible.all()
+    assert given.violation == 0.0
+    for limit, low, high in zip(wanted, given.lower, given.upper, strict=True):
+        optimum = lp_optimum(cmdp.with_limits(c0=limit))[0]
+        assert low - 1e-7 * max(1.0, abs(optimum)) <= optimum <= high + 1e-7 * max(1.0, abs(optimum))
+
+
+def test_an_oracle_may_start_from_any_values():
+    """From the values of another policy, or from numbers without meaning, the minimum is the same."""
+    cmdp = random_model(6, constraints=2)
+    rng = np.random.default_rng(0)
+    weights = np.append(1.0, rng.uniform(size=cmdp.num_rows))
+    best = minimise(cmdp, weights)
+    for guess in (rng.normal(size=(cmdp.states, weights.size)), np.zeros((cmdp.states, weights.size))):
+        oracle = Oracle(cmdp, choice=np.zeros(cmdp.states, dtype=np.int32))
+        found = oracle.minimise(weights, guess=guess)
+        assert found.bound == pytest.approx(best.bound, rel=1e-9, abs=1e-9)
+        policy = ck.TabularPolicy.over(cmdp.pairs, cmdp.pairs.one_hot(found.choice))
+        exact = ck.evaluate(cmdp, policy)
+        np.testing.assert_allclose(cmdp.user_constraint_values(found.values[1:]), exact.constraint_values, atol=1e-9)
+
+
+def test_twenty_limits_cost_a_few_policies_each():
+    """A search per limit took five policies each and more."""
+    cmdp = ck.problems.garnet(80, constraints=2, seed=7)
+    curve = ck.frontier(cmdp, "cost 1", tol=1e-3)
+    given = ck.frontier(cmdp, "cost 1", np.linspace(curve.limits[0], curve.limits[-1], 20))
+    assert given.complete
+    assert len(given.band.sums) <= 90
+
+
+def shown(found, width):
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(frontier_report(found))
+    return console.file.getvalue()
+
+
+def test_tables_show_no_rounding_noise():
+    text = str(ck.frontier(kinked(), "usage"))
+    assert "e-1" not in text.split("the optimum")[0]
+    assert "0 can be met, and it is proved that less than 0 cannot" in text
+    assert "-0" not in text
+    impossible = kinked().with_limits(usage=-1.0)
+    assert "<= 0" in str(ck.diagnose(impossible))
+    touched = str(ck.diagnose(kinked().with_limits(usage=0.0)))
+    assert "margin of 0\n" in touched
+    assert "e-1" not in touched
+
+
+def test_numbers_of_small_costs_are_not_noise():
+    """The same model with costs of 1e-12: its numbers are small, and all there."""
+    usage = ck.AtMost([[0.0, 1e-12, 3e-12]], 1e-12, name="usage")
+    cmdp = ck.CMDP(np.ones((1, 3, 1)), cost=[[3.0, 1.0, 0.0]], constraints=[usage], gamma=0.0)
+    assert "1e-12" in ck.frontier(cmdp, "usage", [1e-12, 2e-12]).table()
+
+
+def test_no_digits_are_lost_on_a_narrow_terminal():
+    curve = ck.frontier(random_model(6, constraints=2), "c0")
+    wide = shown(curve, 200)
+    for width in (80, 60):
+        narrow = shown(curve, width)
+        assert "…" not in narrow
+        assert sorted(filter(str.isdigit, narrow)) == sorted(filter(str.isdigit, wide))
+
+
+def test_a_frontier_without_points_says_why():
+    impossible = ck.AtMost(np.ones((1, 3)), 0.5, name="impossible")
+    limits = [*kinked().constraints, impossible]
+    model = ck.CMDP(np.ones((1, 3, 1)), cost=kinked().objective, constraints=limits, gamma=0.0)
+    assert str(ck.frontier(model, "usage")).startswith("no value of 'usage' can be met, because the other limits")
+    assert "within the bounds" not in str(ck.frontier(model, "usage", [1.0, 2.0]))
+    assert "none of these limits can be met" in str(ck.frontier(model, "usage", [1.0, 2.0]))
+    assert "the time is up" in str(ck.frontier(kinked(), "usage", time_limit=0.0))
 
 
 def test_actions_that_are_not_available_stay_out():

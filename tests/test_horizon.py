@@ -15,12 +15,12 @@ from scipy.optimize import linprog
 import cmdpkit as ck
 from cmdpkit.certificates.checker import values_with_errors
 from cmdpkit.cli import cli
-from cmdpkit.evaluation.backup import induction
+from cmdpkit.evaluation.backup import advantages, induction
 from cmdpkit.evaluation.system import PolicySystem
 from cmdpkit.exact.mdp import minimise
 from cmdpkit.policy import lowered_policy
 
-SEEDS = 200
+SEEDS = 48
 
 
 def staged(seed, feasible=True, m=None, states=None):
@@ -278,11 +278,6 @@ def test_refusals(more, error, text):
         ck.CMDP(np.ones((1, 1, 1)), cost=[[1.0]], **more)
 
 
-def test_rollouts_are_refused():
-    with pytest.raises(ValueError, match="rollouts are for discounted models"):
-        ck.solve(staged(1), sampling=ck.Sampling())
-
-
 # -- limits that change, frontiers, starts ----------------------------------------------------------------------------
 
 
@@ -333,10 +328,10 @@ def test_frontiers_and_diagnoses():
     assert isinstance(found.policy, ck.StagedPolicy)
 
 
-# -- stages as blocks --------------------------------------------------------------------------------------------------
+# -- stages, and blocks of states -------------------------------------------------------------------------------------
 
 
-def many_stages(seed=0, states=60, horizon=40, missing=False):
+def many_stages(seed=0, states=60, horizon=40, missing=False, dense=False):
     rng = np.random.default_rng(seed)
     P = sp.csr_array(
         (
@@ -350,17 +345,19 @@ def many_stages(seed=0, states=60, horizon=40, missing=False):
     available[:, 0] = True
     costs = rng.random((3, states, 3))
     limits = [ck.AtMost(c, 0.45 * horizon) for c in costs[1:]]
+    if dense:
+        P = 0.5 * P.toarray().reshape(states, 3, states) + 0.5 * rng.dirichlet(np.ones(states), (states, 3))
     return ck.CMDP(P, cost=costs[0], constraints=limits, horizon=horizon, available=available)
 
 
 @pytest.mark.parametrize("missing", [False, True])
-@pytest.mark.parametrize("compiled", [False, True])
-def test_large_horizons_are_solved_stage_by_stage(missing, compiled, monkeypatch):
-    if compiled:
+@pytest.mark.parametrize("form", ["sparse", "compiled", "dense"])
+def test_large_horizons_are_solved_stage_by_stage(missing, form, monkeypatch):
+    if form == "compiled":
         monkeypatch.setattr("cmdpkit.evaluation.backup.COMPILED", 0)
-    cmdp = many_stages(missing=missing)
-    model = cmdp.lowering.model
-    assert model.blocks == (*range(0, 2401, 60), 2401)
+    cmdp = many_stages(missing=missing, dense=form == "dense")
+    model, rng = cmdp.lowering.model, np.random.default_rng(1)
+    assert sp.issparse(model.transitions.matrices[0]) == (form != "dense")
     weights = np.array([1.0, 0.3, 0.2])
     found = minimise(model, weights)
     assert found.evaluations == 1  # backward induction is exact: nothing is left for policy iteration
@@ -368,12 +365,41 @@ def test_large_horizons_are_solved_stage_by_stage(missing, compiled, monkeypatch
     least = backward(cmdp, cost)[0] - weights[1:] @ cmdp.limits
     assert np.isclose(weights @ found.values, least, rtol=1e-12)
     assert least - 1e-9 <= found.bound <= least
-    system = PolicySystem(model, model.pairs.uniform())
-    assert system.plan.method == "blocks"
-    b = np.random.default_rng(1).random((model.states, 2))
-    dense = np.eye(model.states) - model.gamma * system.chain.toarray()
-    assert np.allclose(system.solve(b), np.linalg.solve(dense, b), rtol=1e-10)
-    assert np.allclose(system.state_occupancy(), np.linalg.solve(dense.T, model.initial), atol=1e-12)
+    whole = model.transitions.tocsr().toarray()
+    assert np.allclose(whole.sum(axis=1), 1.0)
+    b, first = rng.random((model.states, 2)), np.append(model.pairs.first[:-1], 0)[: model.states]
+    half = np.where(rng.random(model.pairs.shape) < 0.5, 0.0, rng.random(model.pairs.shape))
+    half.ravel()[first] = 1.0
+    half /= model.pairs.over(model.pairs.sum(half))
+    once = model.pairs.one_hot(found.choice)
+    for pi, given in ((model.pairs.uniform(), {}), (half, {}), (once, {"choice": found.choice})):
+        system = PolicySystem(model, **(given or {"probabilities": pi}))
+        assert system.plan.method == "stages"
+        chain = np.add.reduceat(pi.reshape(-1, 1) * whole, first, axis=0)
+        dense = np.eye(model.states) - model.gamma * chain
+        assert np.allclose(system.chain @ b, chain @ b, atol=1e-13)
+        assert np.allclose(system.chain @ b[:, 0], chain @ b[:, 0], atol=1e-13)
+        assert np.allclose(system.chain.T @ b[:, 0], chain.T @ b[:, 0], atol=1e-13)
+        assert np.allclose(system.solve(b), np.linalg.solve(dense, b), rtol=1e-10)
+        assert np.allclose(system.state_occupancy(), np.linalg.solve(dense.T, model.initial), atol=1e-12)
+    values = rng.random((model.states, 3))  # of any kind, and not 0 at the end
+    table = model.costs.T + model.gamma * whole @ values - values[model.pairs.state]
+    assert np.allclose(advantages(model, values), table, atol=1e-12)
+    some = rng.choice(model.pairs.count, 50)
+    assert np.allclose(model.transitions.ahead_of(some, values), whole[some] @ values, atol=1e-13)
+    assert np.allclose(model.transitions @ values[:, 0], whole @ values[:, 0], atol=1e-13)
+
+
+def test_the_transitions_are_held_once():
+    cmdp = many_stages()
+    matrices = cmdp.lowering.model.transitions.matrices
+    assert len(matrices) == 39
+    assert all(m is cmdp.transitions for m in matrices)
+    for twin in (copy.deepcopy(cmdp), pickle.loads(pickle.dumps(cmdp))):
+        assert all(m is twin.transitions for m in twin.lowering.model.transitions.matrices)
+        with pytest.raises(ValueError, match="read-only"):
+            twin.transitions.data[0] = 0.0
+        assert np.allclose((twin.lowering.model.transitions @ np.ones(2401)), 1.0)
 
 
 def test_a_large_horizon_is_certified():

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -121,6 +122,40 @@ def test_ctrl_c_in_the_middle_of_an_evaluation(method, monkeypatch):
     result = ck.solve(cmdp, method)
     assert result.status is ck.Status.INTERRUPTED
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_part_of_a_run_is_interrupted_with_it():
+    """Fallbacks and models in even units have budgets of their own; Ctrl-C must reach them."""
+    budget = Budget()
+    part = replace(budget, watch=None, max_iterations=None)
+    assert not part.exhausted()
+    with budget.catching_ctrl_c():
+        signal.raise_signal(signal.SIGINT)
+    assert part.exhausted()
+    assert part.spent(0) is ck.Status.INTERRUPTED
+    other = replace(Budget(), watch=lambda news: True)
+    other.tell(None)
+    assert other.interrupted
+    assert not Budget().interrupted
+
+
+@pytest.mark.parametrize("method", ["auto", "pmd-pd"])
+def test_ctrl_c_on_a_model_of_extreme_scale(method, monkeypatch):
+    plain = ck.problems.garnet(states=2_000, actions=3, constraints=1, gamma=0.99, seed=0)
+    cost, limited = (1e-200 * table.reshape(2_000, 3) for table in plain.costs)
+    limit = 1e-200 * float(plain.offsets[0])
+    cmdp = ck.CMDP(plain.transitions, cost=cost, constraints=[ck.AtMost(limited, limit)], gamma=0.99)
+    assert cmdp.is_extreme
+    asked = []
+
+    def press_once():
+        if len(asked) == 20:
+            signal.raise_signal(signal.SIGINT)
+        asked.append(1)
+        breathe()
+
+    monkeypatch.setattr("cmdpkit.evaluation.sweeps.breathe", press_once)
+    assert ck.solve(cmdp, method).status is ck.Status.INTERRUPTED
 
 
 def test_callbacks_that_return_one_stop_too():

@@ -220,6 +220,21 @@ def test_the_error_of_held_visits_is_told_of_plain_mirror_steps_only():
         learner.look().visit_error  # noqa: B018
 
 
+def test_backups_lower_the_error_of_held_visits_to_what_is_asked():
+    """Any number of backups is a mirror step from the anchor; at the end of them stands the proximal step."""
+    found = []
+    for allowed in (None, 1e-6, 1e-12):
+        learner, weights = exact(), Weights(1.0, np.array([0.4]), step=3.0)
+        learner.improve(weights)
+        learner.improve(weights._replace(anchor="keep", visit_error=allowed))
+        found.append((learner.look().visit_error, learner.policy.probabilities))
+    assert found[0][0] > 1e-4
+    assert found[1][0] < 1e-5
+    assert found[2][0] < 1e-10
+    learner.improve(weights._replace(anchor="keep", inner_steps=200))  # the inner loop of Algorithm 1 ends there too
+    np.testing.assert_allclose(found[2][1], learner.policy.probabilities, atol=1e-9)
+
+
 @pytest.mark.parametrize("name", LEARNERS)
 def test_a_restored_learner_goes_on_bit_for_bit(name):
     m = 2 if name == "neural" else 1

@@ -577,7 +577,7 @@ def test_a_missing_entry_is_named(transitions, tmp_path):
 
 
 DAMAGED_ENTRIES = {
-    "newer version": ({"version": np.array(4)}, "version is 4, this cmdpkit reads versions 1 to 3"),
+    "newer version": ({"version": np.array(5)}, "version is 5, this cmdpkit reads versions 1 to 4"),
     "version is text": ({"version": np.array("one")}, "m.npz"),
     "gamma": ({"gamma": np.array(1.5)}, "gamma must be in [0, 1), got 1.5"),
     "gamma is nan": ({"gamma": np.array(np.nan)}, "gamma must be finite"),
@@ -710,7 +710,7 @@ REFUSALS = {
     "next states do not match": ({"transitions": np.ones((3, 2, 4)) / 4}, "transitions have shape (3, 2, 4)", NEED),
     "no states": ({"transitions": np.ones((0, 2, 0))}, "transitions have shape (0, 2, 0)", NEED),
     "no actions": ({"transitions": np.ones((3, 0, 3))}, "transitions have shape (3, 0, 3)", NEED),
-    "4-D": ({"transitions": P[None]}, "transitions have shape (1, 3, 2, 3)", NEED),
+    "4-D": ({"transitions": P[None]}, "one for each stage; that needs horizon=1"),
     "a number": ({"transitions": 1.0}, "transitions have shape ()", NEED),
     "an empty list": ({"transitions": []}, "transitions have shape (0,)", NEED),
     "ragged": ({"transitions": [[[1.0], [0.5, 0.5]]]}, "transitions is not a rectangular array"),

@@ -11,6 +11,7 @@ from scipy.optimize import linprog
 import cmdpkit as ck
 from cmdpkit.certificates.checker import certificate_of, exact_certificate
 from cmdpkit.evaluation.rational import RationalModel, Table, above, below, is_small, solved
+from cmdpkit.evaluation.rational_averages import RationalAverages
 from cmdpkit.exact.simplex import ExactMaster
 from cmdpkit.exact.small import SmallSearch
 from fuzz.averages import ExactAverages
@@ -93,7 +94,7 @@ def test_an_average_of_several_classes_has_a_poor_bound_without_a_warning():
     P = np.zeros((2, 2, 2))
     P[0, :, 0] = P[1, :, 1] = 1.0
     cmdp = ck.CMDP(P, cost=[[1.0, 2.0], [3.0, 4.0]], average=True, action_axis=1)
-    assert RationalModel(cmdp).least_average([1.0]) <= 1
+    assert RationalAverages(cmdp).bound([1.0]) <= 1
 
 
 def test_doubles_around_a_fraction():
@@ -110,8 +111,31 @@ def test_bounds_on_averages(seed):
     cmdp = ck.CMDP(P, reward=rng.normal(size=(3, 2)), constraints=limits, average=True, action_axis=1)
     for weights in ([1.0, 0.5], [0.0, 1.0]):
         truth = ExactAverages(cmdp).minimum(weights)
-        assert truth - FINE <= RationalModel(cmdp).least_average(weights) <= truth
-        assert RationalModel(cmdp).least_average(weights, stop=lambda: True) <= truth
+        assert truth - FINE <= RationalAverages(cmdp).bound(weights) <= truth
+        assert RationalAverages(cmdp).bound(weights, stop=lambda: True) <= truth
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_averages_of_policies(seed):
+    rng = np.random.default_rng(seed)
+    P = rng.dirichlet(np.full(4, 0.3), size=(4, 2)) * (1.0 + 1e-9 * rng.uniform(-1.0, 1.0, size=(4, 2, 1)))
+    P[:2, :, 2:] *= 1e-13  # two halves that are hardly ever left
+    P[2:, :, :2] *= 1e-13
+    P /= P.sum(axis=2, keepdims=True) * (1.0 + 1e-10)
+    limits = [ck.AtMost(rng.random((4, 2)), 0.5)]
+    cmdp = ck.CMDP(P, reward=rng.normal(size=(4, 2)), constraints=limits, average=True, action_axis=1)
+    policy = ck.TabularPolicy(rng.dirichlet(np.ones(2), size=4))
+    values, errors = RationalAverages(cmdp).averages(policy.pi)
+    for value, error, true in zip(values, errors, ExactAverages(cmdp).values(policy.probabilities), strict=True):
+        assert abs(value - true) <= error <= Fraction(1, 2**200)
+
+
+def test_averages_of_several_classes_are_left_to_others():
+    P = np.array([[[1.0, 0.0]], [[0.0, 1.0]]])
+    cmdp = ck.CMDP(P, cost=[[1.0], [2.0]], average=True, action_axis=1)
+    model, policy = RationalAverages(cmdp), ck.TabularPolicy([[1.0], [1.0]])
+    assert model.averages(policy.pi) is None
+    assert exact_certificate(model, policy, np.zeros(0), Fraction(1)).objective == pytest.approx(1.5)
 
 
 def test_an_average_over_parts_that_are_hardly_ever_left():

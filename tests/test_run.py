@@ -387,3 +387,54 @@ def test_a_result_of_another_version_is_refused(tmp_path):
         save_arrays(path, "cmdpkit result", content | {"plain": np.array(json.dumps(plain | change))})
         with pytest.raises(ValueError, match=what):
             ck.Result.load(path)
+
+
+# -- runs that end without a proof of their own ------------------------------------------------------------------------
+
+
+def touching(state_costs, limit):
+    """Two states that keep their state, both actions alike in state 0: limits that touch what is possible."""
+    P = np.zeros((2, 2, 2))
+    P[0, 0, 0] = P[0, 1, 1] = P[1, :, 1] = 1.0
+    return ck.CMDP(P, cost=[[1.0, 0.0], [0.0, 0.0]], constraints=[ck.AtMost(state_costs, limit)], gamma=0.9, initial=0)
+
+
+def test_the_bound_nearest_to_the_objective_is_the_proof():
+    """A policy that exceeds a limit by rounding: the largest bound, at a steep price, lies far above its objective."""
+    cmdp = touching([[0.0, 1.0], [0.0, 0.0]], 0.5)
+    learner = ExactLearner(cmdp, ck.TabularPolicy([[0.5, 0.5], [0.5, 0.5]]))
+    prover = Prover(cmdp, ExactRecorder(cmdp, learner), 1e-6, 1e-6, lambda: False)
+    prover.bound, prover.multipliers = 7.0, np.array([1e12])
+    prover.asked = [(7.0, np.array([1e12])), (0.4, np.zeros(1)), (-3.0, np.ones(1))]
+    certificate = prover._certificate(learner.policy, 0.5)
+    assert certificate.bound == 0.4
+    np.testing.assert_array_equal(certificate.multipliers, [0.0])
+    other = Prover(cmdp, ExactRecorder(cmdp, learner), 1e-6, 1e-6, lambda: False)
+    other.restore(prover.state())
+    assert other._certificate(learner.policy, 0.5).to_dict() == certificate.to_dict()
+
+
+def test_columns_finish_a_run_of_the_default_length(monkeypatch):
+    """The policy and its proof are from the columns; iterations, history and iterates are those of PMD-PD."""
+    monkeypatch.setattr("cmdpkit.solver.GROWING_ITERATIONS", 2)
+    cmdp = ck.problems.paper()
+    result, plain = ck.solve(cmdp, "pmd-pd"), ck.solve(cmdp, "pmd-pd", max_iterations=2)
+    assert plain.status is ck.Status.ITERATION_LIMIT  # two steps were asked for, and are all there is
+    assert result.status is ck.Status.OPTIMAL
+    assert "exact columns" in result.message
+    assert result.iterations == 2
+    assert ck.certify(cmdp, result.policy, result.multipliers).optimal(1e-6)
+    for one in ("last_policy", "average_policy"):
+        np.testing.assert_array_equal(getattr(result, one).log_probabilities, getattr(plain, one).log_probabilities)
+    for column in ("objective", "constraint_values", "multipliers"):
+        np.testing.assert_array_equal(result.history[column], plain.history[column])
+    assert ck.solve(cmdp, "pmd-pd", tol=0.0).status is ck.Status.ITERATION_LIMIT
+
+
+def test_columns_refute_limits_for_a_run_of_the_default_length(monkeypatch):
+    monkeypatch.setattr("cmdpkit.solver.GROWING_ITERATIONS", 1)
+    cmdp = ck.problems.paper().tightened(1e3)
+    result = ck.solve(cmdp, "pmd-pd")
+    assert result.status is ck.Status.INFEASIBLE
+    assert result.iterations == 1
+    assert result.certificate.infeasibility is not None

@@ -18,7 +18,7 @@ from cmdpkit.rules.growing import GrowingPMDPD, allowed_error, errors
 from models import lp_optimum, random_model
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-from hard import hard_model
+from hard import hard_model, medium_model
 
 CYCLES = 255
 """A seed of `hard_model` on which the method without its tests jumps between policies for ever."""
@@ -181,6 +181,17 @@ def test_hard_models_are_solved(seed):
     assert result.objective == pytest.approx(lp_optimum(cmdp)[0], rel=3e-6, abs=3e-6)
 
 
+def test_backups_settle_states_that_are_hardly_visited(monkeypatch):
+    """A grid that starts in a corner: without backups (T1) fails again and again while nothing changes on the way."""
+    cmdp, _ = medium_model(42)
+    result = ck.solve(cmdp, "pmd-pd", max_iterations=300)
+    assert result.status is ck.Status.OPTIMAL
+    assert result.iterations <= 30
+    assert result.objective == pytest.approx(ck.solve(cmdp).objective, rel=3e-6)
+    monkeypatch.setattr(growing, "SETTLED", -1.0)
+    assert ck.solve(cmdp, "pmd-pd", max_iterations=45).status is ck.Status.ITERATION_LIMIT
+
+
 def test_a_run_that_retries_continues_bit_for_bit(tmp_path):
     """Stopped between two candidates of one macro step: anchor, multipliers and prediction are in the checkpoint."""
     cmdp, _ = hard_model(CYCLES)
@@ -273,3 +284,26 @@ def test_the_two_tests_by_hand():
     # 20 − ½ (4 + ½ · 36), and 2 · sqrt(¼ · (1.5 − 0.5)²)
     assert held == pytest.approx(9.0)
     assert missed == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("value", "rejected"), [(1.5, 0), (2.49, 0), (2.51, 1), (3.5, 1)])
+def test_values_that_were_not_predicted_count_a_hundredfold(value, rejected):
+    """e = 100/(1 − γ) = 200 with γ = 0.5; (T2) allows 2 of it, and the value 0.5 was predicted."""
+
+    class Seen(View):
+        visit_error = 150.0
+        divergence = 0.0
+
+        def greedy_gain(self, multipliers):
+            return 1.0
+
+    view = Seen(0.0, np.array([value]), np.ones(2), 0.5)
+    lam = np.array([3.0])
+    numbers = {"multipliers": lam, "anchored": lam, "predicted": np.array([0.5]), "step": 2.0}
+    state = GrowingPMDPD().start(view)._replace(**numbers, eta_dual=np.array([0.5]))
+    assert errors(state, view) == pytest.approx((150.0, value - 0.5))
+    after = GrowingPMDPD().observe(state, view)
+    assert after.rejected == rejected
+    assert after.step == (2.0 if rejected else 6.0)
+    if rejected:
+        assert after.missed == pytest.approx((value - 0.5) / 2.0)

@@ -134,6 +134,23 @@ def test_separators():
     assert separator_width(chosen_chain(ck.problems.garnet(states=500, actions=2), np.zeros(500, dtype=int))) > 100
 
 
+def test_hubs_are_taken_out_of_a_separator():
+    """A star, and a line that falls back to its start from everywhere: sparse factors, not GMRES."""
+    for n in (500, 2_000):
+        back = sp.csr_array((np.full(n, 0.1), (np.arange(n), np.zeros(n, dtype=int))), shape=(n, n))
+        star = sp.csr_array(0.9 * sp.eye_array(n) + back)
+        up = sp.csr_array((np.full(n, 0.9), (np.arange(n), np.minimum(np.arange(n) + 1, n - 1))), shape=(n, n))
+        line = sp.csr_array(up + back)
+        for chain in (star, line):
+            assert separator_width(chain) == 1 + int(np.ceil(n**0.5))
+    costs = np.random.default_rng(0).random((2, n, 1))
+    cmdp = ck.CMDP(line, cost=costs[0], constraints=[ck.AtMost(costs[1], 1e6)], gamma=0.999, initial=0)
+    system = PolicySystem(cmdp, np.ones((n, 1)))
+    values = system.state_values(cmdp.costs.T)
+    assert system.plan.method in ("sweeps", "sparse")
+    np.testing.assert_allclose(values - 0.999 * (line @ values), cmdp.costs.T, atol=1e-9)
+
+
 def test_krylov_with_a_preconditioner():
     """A three-dimensional lattice walked at random: plain GMRES is slow, and the incomplete LU takes over."""
     line = sp.diags_array([np.full(13, 1 / 6), np.full(13, 1 / 6)], offsets=[-1, 1])

@@ -11,6 +11,8 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 """Pages whose source is in the root of the repository."""
+FORMULAS = ("theory.md", "decisions.md", "results.md")
+"""Pages with formulas in plain text."""
 
 
 def on_files(files, config):
@@ -32,9 +34,30 @@ def on_page_markdown(markdown, page, config, files):
     for name, source in ELSEWHERE.items():
         markdown = re.sub(rf"\]\((?:\.\./)*{re.escape(source)}(#[^)]*)?\)", rf"]({up}{name}\1)", markdown)
     markdown = re.sub(r"(\]\([^)]*)\.ipynb\)", r"\1.md)", markdown)
+    markdown = _with_indices(markdown) if uri in FORMULAS else markdown
     return re.sub(
         r"(?<!!)\[([^\]]*)\]\((?:\.\./)*(?:src|tests|benchmarks|CITATION|LICENSE|README)[^)]*\)", r"\1", markdown
     )
+
+
+def _with_indices(markdown):
+    """V_k, x_{k+1} and x* in prose, as indices and stars; GitHub reads them as text, Python-Markdown as emphasis."""
+    parts = re.split(r"(```.*?```|\$\$.*?\$\$|`[^`\n]*`|\$[^$\n]+\$|\]\([^)]*\))", markdown, flags=re.DOTALL)
+    parts[::2] = [_indexed(text) for text in parts[::2]]  # code, TeX and the targets of links stay
+    return "".join(parts)
+
+
+def _indexed(text):
+    symbol = r"(?<![A-Za-z\\*])([A-Za-zα-ωΑ-Ωℓ][\u0300-\u036f]?|[‖\])}₊⁺′])"
+    text = re.sub(rf"{symbol}\*(?!\*)", r"\1&#42;", text)
+    text = re.sub(rf"{symbol}_([A-Za-z0-9α-ωℓ*∞])(?![a-z])", r"\1<sub>\2</sub>", text)
+    text = re.sub(r"((?:[A-Zα-ωℓ][\u0300-\u036f]?|\bmax|\bmin))_([a-z0-9α-ω])(?![a-z])", r"\1<sub>\2</sub>", text)
+    text = re.sub(r"(&#42;|[²⁺)])_([A-Za-z])(?![a-z])", r"\1<sub>\2</sub>", text)
+    text = re.sub(r"([A-Zqτ])_([ik])(?=[xveW⁺])", r"\1<sub>\2</sub>", text)  # factors without a space
+    text = re.sub(r"_\{([^{}]*)\}", r"<sub>\1</sub>", text)
+    text = re.sub(r"\^\{([^{}]*)\}", r"<sup>\1</sup>", text)
+    text = re.sub(r"(?<=[^\s_])_\*", "<sub>&#42;</sub>", text)
+    return re.sub(r"(?<=[^\s_])_(?=[\w(])", "&#95;", text).replace("<sub>*</sub>", "<sub>&#42;</sub>")
 
 
 def on_page_content(html, page, config, files):
@@ -44,11 +67,16 @@ def on_page_content(html, page, config, files):
 
 
 def _display(found):
-    return f'<div class="equation">{convert(unescape(found[1]).strip(), display="block")}</div>'
+    return f'<div class="equation">{_mathml(found[1], "block")}</div>'
 
 
 def _inline(found):
-    return convert(unescape(found[1]).strip())
+    return _mathml(found[1], "inline")
+
+
+def _mathml(tex, display):
+    text = convert(unescape(tex).strip(), display=display)
+    return re.sub(r"<mo[^>]*>(&#x02016;|&#x02225;)</mo>", r'<mo stretchy="false">\1</mo>', text)  # the bars of a norm
 
 
 def notebook_page(text):

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from cmdpkit.evaluation.average import long_run_averages as long_run_averages
     from cmdpkit.exact.slater import slater_margin as slater_margin
     from cmdpkit.insight.compare import compare as compare
+    from cmdpkit.insight.curves import Frontier as Frontier
+    from cmdpkit.insight.curves import Surface as Surface
     from cmdpkit.insight.diagnose import Diagnosis as Diagnosis
     from cmdpkit.insight.diagnose import diagnose as diagnose
-    from cmdpkit.insight.frontier import Frontier as Frontier
-    from cmdpkit.insight.frontier import Surface as Surface
     from cmdpkit.insight.frontier import frontier as frontier
     from cmdpkit.insight.league import Comparison as Comparison
     from cmdpkit.insight.optimum import SimulatedBound as SimulatedBound
@@ -84,7 +84,7 @@ _HOME = {
     "Comparison": "insight.league",
     "Diagnosis": "insight.diagnose",
     "Evaluation": "evaluation",
-    "Frontier": "insight.frontier",
+    "Frontier": "insight.curves",
     "History": "run.history",
     "MixturePolicy": "policy",
     "NeuralPolicy": "learners.neural.policy",
@@ -92,7 +92,7 @@ _HOME = {
     "Sampling": "settings",
     "StagedPolicy": "policy",
     "Status": "run.status",
-    "Surface": "insight.frontier",
+    "Surface": "insight.curves",
     "TabularPolicy": "policy",
     "TrainingFailed": "run.result",
     "TrainingResult": "run.result",

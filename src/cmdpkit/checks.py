@@ -155,7 +155,9 @@ def _with_short_indices(matrix: Any) -> Any:
 
 def longest_row(matrix: Any) -> int:
     """The largest number of entries in a row: how many terms a sum over successors has."""
-    return int(np.diff(matrix.indptr).max()) if sp.issparse(matrix) else int(matrix.shape[1])
+    if sp.issparse(matrix):
+        return int(np.diff(matrix.indptr).max())
+    return int(getattr(matrix, "longest_row", matrix.shape[1]))
 
 
 def check_rows(

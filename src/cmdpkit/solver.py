@@ -16,7 +16,7 @@ from cmdpkit.checks import check_count, check_nonnegative, digest
 from cmdpkit.evaluation.patience import hurrying
 from cmdpkit.exact.slater import slater_margin
 from cmdpkit.files import PathLike
-from cmdpkit.model import CMDP, check_model, refuse_averages
+from cmdpkit.model import CMDP, StagedTransitions, check_model, refuse_averages
 from cmdpkit.options import options_of, validated
 from cmdpkit.policy import lowered_policy, raised_policy
 from cmdpkit.rules.base import Rule
@@ -30,6 +30,7 @@ from cmdpkit.run.finish import (
     solve_by_columns,
     solve_by_lp,
     with_classes,
+    with_columns_behind,
     with_exact_arithmetic,
     with_least_violation,
     with_others_behind,
@@ -42,7 +43,7 @@ from cmdpkit.run.sampled import learn
 from cmdpkit.run.start import Start, lowered_start, start_from
 from cmdpkit.run.zero import run_zero
 from cmdpkit.settings import Sampling, TabularSettings, ZeroSettings
-from cmdpkit.simulators import Simulator, as_simulator
+from cmdpkit.simulators import ModelSimulator, Simulator
 
 LOG = logging.getLogger("cmdpkit")
 LOG.addHandler(logging.NullHandler())  # silent, unless the program that uses the package wants to hear
@@ -88,7 +89,8 @@ def solve(
         tol: relative gap |objective − bound| / max(1, |objective|), and violation of each limit relative to
             max(1, |limit|). With 0.0 a first-order method runs for exactly `max_iterations` macro steps.
         max_iterations: macro steps of a first-order method (default 10,000; 300 with growing steps or samples), or
-            oracle calls of "auto" and "columns".
+            oracle calls of "auto" and "columns". Where 300 growing steps by default prove nothing, "columns" continues
+            from there; where so many were asked for, the best policy so far is returned.
         time_limit: seconds.
         seed: seed of all random numbers; exact methods use none.
         progress: show a progress bar.
@@ -124,8 +126,7 @@ def solve(
     """
     _check_call(model, tol, max_iterations, time_limit, seed, callback)
     if isinstance(model, CMDP) and model.lowering is not None:
-        if sampling is not None:
-            as_simulator(model)  # refuses
+        _check_lowered_sampling(model, sampling)
         if options.get("initial_policy") is not None:
             options["initial_policy"] = lowered_policy(model, options["initial_policy"], "initial_policy")
         begun = None if start is None else lowered_start(start, model)
@@ -136,7 +137,7 @@ def solve(
             seed,
             progress,
             callback,
-            None,
+            sampling,
             budget,
             checkpoint,
             resume,
@@ -174,6 +175,7 @@ def solve(
     if choice is None and (checkpoint is not None or resume is not None):
         raise ValueError(f"method {method!r} keeps no checkpoint; only first-order methods do")
     name = method if isinstance(method, str) else choice.name if choice else ""
+    to_the_end = max_iterations is None and tol > 0.0 and choice is not None and choice.method.steps == "growing"
     if max_iterations is None and choice is not None:
         max_iterations = GROWING_ITERATIONS if choice.method.steps == "growing" else FIRST_ORDER_ITERATIONS
     store = _store(model, name, choice, checkpoint, resume, tol, max_iterations)
@@ -187,10 +189,12 @@ def solve(
                 _refuse_units(model, choice, xi)
                 LOG.info("costs are of extreme size (%.3g): solved in other units", model.cost_sizes.max())
                 plain = None if begin is None else begin.without_units()
-                solver = partial(_run, method=name, choice=choice, xi=xi, tol=tol, store=store, start=plain)
+                solver = partial(
+                    _run, method=name, choice=choice, xi=xi, tol=tol, store=store, start=plain, to_the_end=to_the_end
+                )
                 outcome = run_balanced(model, solver, allowed, tol)
             else:
-                outcome = _run(model, allowed, name, choice, xi, tol, store, begin)
+                outcome = _run(model, allowed, name, choice, xi, tol, store, begin, to_the_end)
             if method == "auto" and not deterministic:
                 outcome = with_exact_arithmetic(model, outcome, tol, allowed)
             if outcome.certificate.infeasibility is not None:
@@ -215,6 +219,19 @@ def _check_call(model: Any, tol: Any, max_iterations: Any, time_limit: Any, seed
     check_count(seed, "seed", least=0)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, not {type(callback).__name__}")
+
+
+def _check_lowered_sampling(model: CMDP, sampling: Any) -> None:
+    """Settings of the sampled learner that mean something for discounted models only."""
+    if not isinstance(sampling, Sampling):
+        return  # none, or refused later
+    if sampling.schedule:
+        raise ValueError(
+            f"schedule={sampling.schedule!r} has the constants of discounted models; the criterion of this one is the "
+            f"{model.value_name}. Leave out the schedule"
+        )
+    if sampling.horizon is not None and model.horizon is not None:
+        raise ValueError(f"the rollouts of this model have {model.horizon} steps; leave out Sampling(horizon=...)")
 
 
 def _check_deterministic(model: Any, wanted: Any, method: Any, sampling: Any, options: dict[str, Any]) -> None:
@@ -300,7 +317,10 @@ def _store(
 
 def _fingerprint(cmdp: CMDP) -> str:
     matrix = cmdp.transitions
-    parts = (matrix.data, matrix.indices, matrix.indptr) if hasattr(matrix, "indptr") else (matrix,)
+    if isinstance(matrix, StagedTransitions):
+        parts = matrix.parts()
+    else:
+        parts = (matrix.data, matrix.indices, matrix.indptr) if hasattr(matrix, "indptr") else (matrix,)
     discount = -1.0 if cmdp.criterion == "average" else cmdp.gamma
     return digest(*parts, cmdp.costs, cmdp.offsets, cmdp.initial, np.array(discount))
 
@@ -319,11 +339,13 @@ def _run(
     tol: float,
     store: Checkpoint | None,
     start: Start | None,
+    to_the_end: bool,
 ) -> Outcome:
     if choice is not None:
         if method == ZERO:
             return run_zero(cmdp, choice, xi, budget, tol)
-        return run_first_order(cmdp, choice, budget, tol, store=store)
+        outcome = run_first_order(cmdp, choice, budget, tol, store=store)
+        return with_columns_behind(cmdp, outcome, tol, budget) if to_the_end else outcome
     if method == "lp":
         return solve_by_lp(cmdp, tol, budget, start)
     outcome = solve_by_columns(cmdp, method, tol, budget, start)
@@ -395,8 +417,13 @@ def _solve_by_samples(
     with _progress_bar(progress, choice.name, max_iterations, callback, time_left=True) as watch:
         allowed = Budget(max_iterations, time_limit, watch, transitions)
         with allowed.catching_ctrl_c(), hurrying(allowed.exhausted):
-            learned = learn(as_simulator(model), choice, sampling, allowed, int(seed), checkpoint, resume, slater)
+            learned = learn(_simulator(model), choice, sampling, allowed, int(seed), checkpoint, resume, slater)
             return judged(model, choice.name, sampling, learned, allowed, int(seed))
+
+
+def _simulator(model: CMDP | Simulator) -> Simulator:
+    """Of a discounted model, perhaps one that stands for a horizon: learning needs no more."""
+    return ModelSimulator(model) if isinstance(model, CMDP) else model
 
 
 def _sampled_choice(model: CMDP | Simulator, method: Any, sampling: Any, options: dict[str, Any]) -> Choice:

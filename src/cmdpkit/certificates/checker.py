@@ -12,6 +12,7 @@ from cmdpkit.checks import Array, longest_row
 from cmdpkit.evaluation.bounds import EPS, TINY, values_error
 from cmdpkit.evaluation.gain_bounds import averages_with_errors
 from cmdpkit.evaluation.rational import RationalModel, Table, above, below
+from cmdpkit.evaluation.rational_averages import RationalAverages
 from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.model import CMDP
 from cmdpkit.policy import MixturePolicy, TabularPolicy
@@ -45,8 +46,11 @@ def certificate_of(
 
 def exact_certificate(model: RationalModel, policy: TabularPolicy, multipliers: Array, bound: Fraction) -> Certificate:
     """The certificate of `policy` on a small model, in exact arithmetic: only what is reported is rounded."""
-    cmdp, played = model.cmdp, Table.of(policy.pi.ravel())
-    v, errors = model.values(played, model.visits(played))
+    cmdp = model.cmdp
+    known = model.averages(policy.pi) if isinstance(model, RationalAverages) else _exact_values(model, policy)
+    if known is None:
+        return certificate_of(cmdp, policy, multipliers, below(bound))
+    v, errors = known
     reported = np.array([below(x + o) for x, o in zip(v, model.offsets, strict=True)])
     objective, lower = Fraction(reported[0]), Fraction(below(bound))
     scales = [max(Fraction(1), abs(objective)), *(Fraction(s) for s in cmdp.tolerance_scales.tolist())]
@@ -64,6 +68,11 @@ def exact_certificate(model: RationalModel, policy: TabularPolicy, multipliers: 
         multipliers=np.array(cmdp.stated_prices(multipliers), dtype=float),
         accuracy=above(accuracy),
     )
+
+
+def _exact_values(model: RationalModel, policy: TabularPolicy) -> tuple[list[Fraction], list[Fraction]]:
+    played = Table.of(policy.pi.ravel())
+    return model.values(played, model.visits(played))
 
 
 def refutation(cmdp: CMDP, policy: AnyPolicy, farkas: Array, margin: float, plan: Plan | None = None) -> Certificate:

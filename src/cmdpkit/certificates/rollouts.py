@@ -6,7 +6,8 @@ Pontil 2009) hold at any number n of rollouts: with probability 1 − δ,
     |mean − E| ≤ sqrt(2 v ln(4/δ) / n) + 7 R ln(4/δ) / (3 (n − 1)),        v the sample variance.
 
 The m + 1 quantities share δ equally. What is cut off after N steps lies between γ^N low/(1 − γ) and γ^N high/(1 − γ),
-and is part of the interval. When rollouts are added until every limit is decided, look number k spends
+and is part of the interval. Rollouts over a finite horizon end after T steps: nothing is cut off, and R is the sum of
+the ranges of all stages. When rollouts are added until every limit is decided, look number k spends
 δ/(k (k + 1)), so that the intervals hold at all looks together.
 """
 
@@ -19,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array, check_confidence, check_count
-from cmdpkit.policy import MixturePolicy, as_any_policy
+from cmdpkit.model import CMDP
+from cmdpkit.policy import MixturePolicy, as_any_policy, lowered_policy
 from cmdpkit.simulators import JUDGING, Returns, Simulator, as_simulator, stream
 
 SHARE_CUT_OFF = 0.1
@@ -88,10 +90,12 @@ def certify_by_simulation(
 
     Args:
         simulator: a `Simulator` with bounds, or a `CMDP`.
-        policy: a `TabularPolicy`, an (S, A) array of probabilities, or a `MixturePolicy`.
+        policy: a `TabularPolicy`, an (S, A) array of probabilities, or a `MixturePolicy`; for a finite horizon also a
+            `StagedPolicy`.
         confidence: all intervals hold together with at least this probability.
         rollouts: how many; the first look when `until_decided`.
-        horizon: steps of each; by default enough that the rest hardly matters.
+        horizon: steps of each; by default enough that the rest hardly matters. A model with a finite horizon has its
+            own.
         until_decided: double the rollouts until every limit is decided, or `max_rollouts` are reached.
         max_rollouts: the most that `until_decided` may draw.
         seed: of the rollouts.
@@ -103,12 +107,14 @@ def certify_by_simulation(
         >>> ck.certify_by_simulation(cmdp, uniform).verdicts
         ['violated']
     """
-    simulator = as_simulator(simulator)
-    fitted = as_any_policy(policy, simulator.pairs)
+    model, simulator = simulator, as_simulator(simulator, "certify_by_simulation", horizons=True)
+    lowered = isinstance(model, CMDP) and model.lowering is not None
+    fitted = as_any_policy(lowered_policy(model, policy) if lowered else policy, simulator.pairs)
     mixture = fitted if isinstance(fitted, MixturePolicy) else MixturePolicy([fitted])
     _check_call(simulator, confidence, rollouts, horizon, max_rollouts, seed)
     # A horizon that suits the last look: what is cut off does not shrink with more rollouts.
-    steps = horizon or judging_horizon(simulator.gamma, max_rollouts if until_decided else rollouts)
+    steps = horizon or simulator.ends_within
+    steps = steps or judging_horizon(simulator.gamma, max_rollouts if until_decided else rollouts)
     look, total = 1, fresh_returns(simulator, mixture, steps, rollouts, (seed, JUDGING, 1))
     while True:
         delta = (1.0 - confidence) / (look * (look + 1) if until_decided else 1)
@@ -153,22 +159,19 @@ def half_width(variance: Array, span: Array, rollouts: int, delta: float) -> Arr
 def _certificate(
     simulator: Simulator, total: Returns, horizon: int, delta: float, confidence: float
 ) -> SimulationCertificate:
-    gamma, n = simulator.gamma, total.rollouts
-    stated = np.append(0, 1 + simulator.stated(np.arange(simulator.num_rows)))
-    low, high = simulator.bounds[stated].T
-    length = (1.0 - gamma**horizon) / (1.0 - gamma)
+    n, stated = total.rollouts, np.append(0, 1 + simulator.stated(np.arange(simulator.num_rows)))
+    least_sum, span, rest_low, rest_high = (part[stated] for part in simulator.sums(horizon))
     above = total.means[0, stated]  # of what is above the lower bound in every step
     variance = np.maximum(total.squares[0, stated] - n * above**2, 0.0) / (n - 1)
-    mean, span = above + low * length, (high - low) * length
+    mean = above + least_sum
     share = delta / mean.size
     width = half_width(variance, span, n, share)
-    rest = gamma**horizon / (1.0 - gamma)
     # A quantity per step is (1 − γ) times the discounted sum.
     units = np.abs(simulator.units[stated])
     # No value lies outside of what the bounds of one step allow.
-    lower = units * np.maximum(mean - width + rest * low, low / (1.0 - gamma))
-    upper = units * np.minimum(mean + width + rest * high, high / (1.0 - gamma))
-    values = units * (mean + rest * 0.5 * (low + high))
+    lower = units * np.maximum(mean - width + rest_low, least_sum + rest_low)
+    upper = units * np.minimum(mean + width + rest_high, least_sum + span + rest_high)
+    values = units * (mean + 0.5 * (rest_low + rest_high))
     verdicts: list[str] = []
     more: list[int | None] = []
     for i, limit in enumerate(simulator.constraints, start=1):
@@ -176,7 +179,7 @@ def _certificate(
         kept, broken = least <= lower[i] and upper[i] <= most, lower[i] > most or upper[i] < least
         verdicts.append("satisfied" if kept else "violated" if broken else "undecided")
         nearest = min(abs(values[i] - least), abs(values[i] - most))
-        distance = nearest / units[i] - rest * 0.5 * (high[i] - low[i])
+        distance = nearest / units[i] - 0.5 * (rest_high[i] - rest_low[i])
         more.append(
             0 if verdicts[-1] != "undecided" else rollouts_that_decide(variance[i], span[i], n, share, distance)
         )
@@ -224,6 +227,8 @@ def _check_call(
     check_count(1 if horizon is None else horizon, "horizon", least=1)
     check_count(max_rollouts, "max_rollouts", least=2)
     check_count(seed, "seed", least=0)
+    if horizon is not None and simulator.ends_within not in (None, horizon):
+        raise ValueError(f"a rollout of this model has {simulator.ends_within} steps, its horizon; leave out horizon")
     if max_rollouts < rollouts:
         raise ValueError(f"max_rollouts must be at least rollouts, got {max_rollouts} and {rollouts}")
     if simulator.bounds is None:

@@ -80,7 +80,7 @@ def find_model(
 
     Names of limits that will be varied are in `varied`.
     """
-    if Path(name).suffix.lower() == ".csv" and Path(name).is_file():
+    if is_table(name):
         cmdp = _from_table(name, (*parameters, "average=True") if average else parameters, limits)
     else:
         cmdp = _find_model(name, parameters)
@@ -88,6 +88,10 @@ def find_model(
             cmdp = _averaged(cmdp, {*varied, *(text.rpartition("=")[0] for text in limits)})
         cmdp = _with_limits(cmdp, limits) if limits else cmdp
     return cmdp if initial is None else cmdp.started_in(_state(cmdp, initial))
+
+
+def is_table(name: str) -> bool:
+    return Path(name).suffix.lower() == ".csv" and Path(name).is_file()
 
 
 def _averaged(cmdp: CMDP, given: set[str]) -> CMDP:

@@ -7,12 +7,31 @@ import sys
 
 import click
 
-from cmdpkit.cli.common import AVERAGE, DONE, FORMAT, INFEASIBLE, JSON, LIMIT, LIMIT_REACHED, SET, find_model, show
+from cmdpkit.cli.common import (
+    AVERAGE,
+    DONE,
+    FORMAT,
+    INFEASIBLE,
+    JSON,
+    LIMIT,
+    LIMIT_REACHED,
+    SET,
+    find_model,
+    is_table,
+    show,
+)
 
 
 @click.command(short_help="The optimum as a function of one limit or two.")
 @click.argument("model")
-@click.option("--limit", "names", multiple=True, required=True, metavar="NAME", help="Limit to vary; twice: a surface.")
+@click.option(
+    "--limit",
+    "names",
+    multiple=True,
+    required=True,
+    metavar="NAME",
+    help="Limit to vary; twice: a surface. A table: 'wear<=4'.",
+)
 @click.option(
     "--limits", "values", multiple=True, metavar="A,B,...", help="Its values; repeat it per limit.  [default: found]"
 )
@@ -59,7 +78,8 @@ def frontier(
         raise ValueError(f"--limits was given {len(values)} times for {len(names)} limits; give it once per --limit")
     lists = [[_number(text, "--limits") for text in part.split(",")] for part in values]
     limits = None if not lists else lists[0] if len(lists) == 1 else lists
-    cmdp = find_model(model, parameters, average=average, varied=names)
+    cmdp = find_model(model, parameters, names if is_table(model) else (), average=average, varied=names)
+    names = tuple(cmdp.names) if is_table(model) else names  # the limits on columns have their sense in them
     found = find(cmdp, names[0] if len(names) == 1 else names, limits, tol=tol, points=points, time_limit=time_limit)
     if csv is not None:
         found.to_csv(csv)
@@ -69,6 +89,9 @@ def frontier(
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:
         show(frontier_report(found))
+    for path in (csv, plot):
+        if path is not None:
+            click.echo(f"written to {path}", err=True)
     if not found.feasible.any() and found.complete:
         sys.exit(INFEASIBLE)
     sys.exit(DONE if found.complete else LIMIT_REACHED)

@@ -45,8 +45,8 @@ def report(
 ) -> None:
     """Solve MODEL and write a report: one HTML file that works offline.
 
-    MODEL is a model file, the name of a built-in problem, or a saved result. For training runs, give the folder of a
-    run, or of several runs that are to be drawn together.
+    MODEL is a model file, a table (CSV, as for cmdpkit solve), the name of a built-in problem, or a saved result. For
+    training runs, give the folder of a run, or of several runs that are to be drawn together.
 
     Exit codes: 0 optimal or done, 1 a limit was reached, 2 bad input, 3 infeasible.
     """
@@ -103,7 +103,8 @@ def _saved(source: str) -> Any:
     from cmdpkit.files import kind_of
     from cmdpkit.run.storage import class_of
 
-    if not Path(source).is_file() or kind_of(source) != "cmdpkit result":
+    table = Path(source).suffix.lower() == ".csv"
+    if table or not Path(source).is_file() or kind_of(source) != "cmdpkit result":
         return None
     return class_of(source).load(source)
 
@@ -165,8 +166,11 @@ def explore(
         if open_page:
             click.launch(address)
 
-    given = dict(setting(text) for text in parameters)
-    name, known = (model, given) if built_in else ("", None)
-    told: dict[str, Any] = {"title": heading, "subtitle": subtitle, "source": model, "ready": ready}
-    serve(cmdp, name=name, parameters=known, port=port, time_limit=time_limit, **told)
+    source = [model]
+    told: dict[str, Any] = {"title": heading, "subtitle": subtitle, "ready": ready}
+    if built_in:
+        told |= {"name": model, "parameters": dict(setting(text) for text in parameters)}
+    else:
+        source += _flags("auto", 1e-6, parameters, (), initial)
+    serve(cmdp, source=source, port=port, time_limit=time_limit, **told)
     click.echo("stopped")

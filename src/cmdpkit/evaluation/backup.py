@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.threads import in_blocks
-from cmdpkit.model import CMDP, Pairs
+from cmdpkit.model import CMDP, Pairs, StagedTransitions
 
 COMPILED = 100_000
 """From this many nonzeros the compiled kernels pay for their import (measured: docs/decisions.md)."""
@@ -34,7 +34,8 @@ class Backup(NamedTuple):
 
 def is_compiled(matrix: Any) -> bool:
     """Whether sweeps over this matrix (the model's, for all of its policies) use the compiled kernels."""
-    return bool(sp.issparse(matrix) and matrix.nnz >= COMPILED)
+    is_sparse = matrix.is_sparse if isinstance(matrix, StagedTransitions) else sp.issparse(matrix)
+    return bool(is_sparse and matrix.nnz >= COMPILED)
 
 
 def parts(matrix: Any) -> tuple[Any, Any, Any]:
@@ -56,7 +57,7 @@ def look_ahead(cmdp: CMDP, state_values: Array) -> Array:
 
 def bellman(cmdp: CMDP, cost: Array, value: Array, choice: Any, noise: float = 0.0) -> Backup:
     """TV(s) = min_a c(s, a) + γ Σ P V, and a greedy choice: ties, and gains within `noise`, keep the action."""
-    if is_compiled(cmdp.transitions):
+    if is_compiled(cmdp.transitions) and sp.issparse(cmdp.transitions):
         return _bellman_compiled(cmdp, cost, value, choice, noise)
     q, pairs = cost + look_ahead(cmdp, value), cmdp.pairs
     best = pairs.argmin(pairs.like(q))
@@ -105,6 +106,37 @@ def induction(cmdp: CMDP, cost: Array, blocks: Sequence[int]) -> Any:
     return choice
 
 
+def induction_over_stages(cmdp: CMDP, cost: Array) -> Backup:
+    """The least values and the best choice of a model with stages, by one pass from the last stage to the first.
+
+    The values are their own backup, as computed: rounding aside, nothing is left to gain.
+    """
+    staged: StagedTransitions = cmdp.transitions
+    own, compiled = staged.own, is_compiled(staged)
+    value, choice = np.zeros(cmdp.states), np.zeros(cmdp.states, dtype=np.int32)
+    value[staged.last_states], choice[staged.last_states] = _least(own, cost[staged.last_pairs])
+    if compiled:
+        from cmdpkit.evaluation import kernels
+
+        arrays = {key: parts(m) for key, m in staged.distinct.items()}
+    for stage in reversed(list(staged.stages())):
+        known, discount = value[stage.after], cmdp.gamma * stage.factor
+        if compiled:
+            found = value[stage.states], choice[stage.states]
+            model = own.heads, own.largest, *arrays[id(stage.matrix)]
+            kernels.bellman(*model, cost[stage.pairs], discount, known, 0.0, *found, 0, own.states)
+        else:
+            q = cost[stage.pairs] + discount * (stage.matrix @ known)
+            value[stage.states], choice[stage.states] = _least(own, q)
+    return Backup(value, choice, 0.0, 0.0, 0)
+
+
+def _least(pairs: Pairs, q: Array) -> tuple[Array, Any]:
+    """(S,) the least of the pairs of every state, and which it is."""
+    choice = pairs.argmin(pairs.like(q))
+    return q[pairs.rows(choice)], choice
+
+
 def rows_of(matrix: Any, first: int, last: int) -> Any:
     """Some rows of a CSR matrix, without a copy of their entries."""
     begin, end = matrix.indptr[first], matrix.indptr[last]
@@ -117,6 +149,8 @@ def advantages(cmdp: CMDP, values: Array) -> Array:
 
     For long-run averages, less the average of each cost.
     """
+    if isinstance(cmdp.transitions, StagedTransitions):
+        return _advantages_over_stages(cmdp, values)
     cost = cmdp.costs.T - gain(cmdp, values)
     if not is_compiled(cmdp.transitions):
         table = look_ahead(cmdp, values)
@@ -127,6 +161,27 @@ def advantages(cmdp: CMDP, values: Array) -> Array:
     table = padded(cost)
     ahead(cmdp.transitions, cmdp.gamma, table, padded(values), table, minus=1.0, heads=cmdp.pairs.heads)
     return table[:, : values.shape[1]]
+
+
+def _advantages_over_stages(cmdp: CMDP, values: Array) -> Array:
+    """The same, stage by stage."""
+    staged: StagedTransitions = cmdp.transitions
+    own, compiled, n = staged.own, is_compiled(staged), values.shape[1]
+    table = padded(cmdp.costs.T) if compiled else np.array(cmdp.costs.T, order="C")
+    wide = padded(values) if compiled else values
+    for stage in staged.stages():
+        part, after, before = table[stage.pairs], wide[stage.after], wide[stage.states]
+        discount = cmdp.gamma * stage.factor
+        if compiled:
+            _ahead(stage.matrix, discount, part, after, before, part, 1.0, own.heads)
+        else:
+            part += discount * (stage.matrix @ after)
+            own.like(part)[...] -= own.over(before)
+        if wide[staged.end].any():
+            part += np.multiply.outer(cmdp.gamma * stage.rest(slice(None)), wide[staged.end])
+    rest = slice(staged.last_pairs.start, None)
+    table[rest] += cmdp.gamma * wide[staged.end] - wide[cmdp.pairs.state[rest]]
+    return table[:, :n]
 
 
 def gain(cmdp: CMDP, values: Array) -> Any:
@@ -150,6 +205,13 @@ def ahead(
     `matrix` is the model's, with a row for every pair (those of a state begin at `heads`), or a chain's with one row
     for every state; tables are `padded`.
     """
+    return _ahead(matrix, gamma, cost, values, values, out, minus, heads)
+
+
+def _ahead(
+    matrix: Any, gamma: float, cost: Array, after: Array, values: Array, out: Array, minus: float, heads: Any
+) -> tuple[Array, Array]:
+    """The same with values `after` of the states that follow, which may be others than those of the states."""
     from cmdpkit.evaluation import kernels
 
     kernel = kernels.ahead_four if values.shape[1] == 4 else kernels.ahead_many
@@ -157,7 +219,7 @@ def ahead(
 
     def block(first: int, last: int) -> tuple[Array, Array]:
         low, high = np.empty(values.shape[1]), np.empty(values.shape[1])
-        kernel(*arrays, cost, gamma, values, minus, out, low, high, first, last)
+        kernel(*arrays, cost, gamma, after, values, minus, out, low, high, first, last)
         return low, high
 
     found = in_blocks(block, len(values), values.shape[1] * matrix.nnz)

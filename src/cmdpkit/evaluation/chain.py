@@ -1,14 +1,22 @@
-"""The chain of a policy: P_π(s'|s) = Σ_a π(a|s) P(s'|s, a), as an array or, for a sparse model, as a CSR matrix."""
+"""The chain of a policy: P_π(s'|s) = Σ_a π(a|s) P(s'|s, a), as an array or, for a sparse model, as a CSR matrix.
+
+Over the stages of a finite horizon it is not put together (stages.py).
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from cmdpkit.checks import Array
-from cmdpkit.model import CMDP
+from cmdpkit.evaluation.stages import StagedChain
+from cmdpkit.model import CMDP, StagedTransitions
+
+HUB = 8.0
+"""A state with so many times the neighbours of an average one is a hub: the centre of a star, a common restart."""
 
 SAMPLE, SHARED = 200, 0.7
 """Rows sampled for shared successors, and the fraction of entries below which all rows are merged."""
@@ -16,12 +24,16 @@ SAMPLE, SHARED = 200, 0.7
 
 def chosen_chain(cmdp: CMDP, choice: Any) -> Any:
     """The chain of a deterministic policy: rows are gathered."""
+    if isinstance(cmdp.transitions, StagedTransitions):
+        return StagedChain(cmdp.transitions, choice=choice)
     return cmdp.transitions[cmdp.pairs.rows(choice)]
 
 
 def mixed_chain(cmdp: CMDP, probabilities: Array) -> Any:
     """The chain of a randomised policy, π(a|s) of all pairs."""
     states, pairs = cmdp.states, cmdp.pairs
+    if isinstance(cmdp.transitions, StagedTransitions):
+        return StagedChain(cmdp.transitions, probabilities)
     if not sp.issparse(cmdp.transitions):
         if pairs.is_full:  # one vector-matrix product per state: (S, 1, A) @ (S, A, S)
             return np.matmul(probabilities[:, None, :], pairs.like(cmdp.transitions))[:, 0, :]
@@ -55,14 +67,24 @@ def separator_width(chain: Any) -> int:
     """Size of a separator: a level of a breadth-first search that leaves at least a quarter of the states on each side.
 
     For a lattice it is the side, for a random graph most of the states. The factors of I − γ P_π have at least its
-    square as their size.
+    square as their size. States to which many others lead are taken out first: a row of the factors for each of them
+    takes as much room as a separator of the root of the number of states.
     """
+    graph = sp.csr_matrix(chain + chain.T)
+    neighbours = np.diff(graph.indptr)
+    others = np.flatnonzero(neighbours <= HUB * neighbours.mean())
+    hubs = chain.shape[0] - others.size
+    width = _narrowest_level(graph[others][:, others] if hubs else graph)
+    return width + math.ceil(math.sqrt(hubs * chain.shape[0]))
+
+
+def _narrowest_level(graph: Any) -> int:
+    """The narrowest level in the middle of a breadth-first search through the largest component."""
     from scipy.sparse.csgraph import connected_components, dijkstra
 
-    graph = sp.csr_matrix(chain + chain.T)
     _, component = connected_components(graph, directed=False)
     size = np.bincount(component)
-    if size.max() < chain.shape[0]:
+    if size.max() < graph.shape[0]:
         inside = np.flatnonzero(component == size.argmax())
         graph = graph[inside][:, inside]
     start = 0

@@ -51,9 +51,12 @@ def bellman(heads, most, indptr, indices, data, cost, gamma, value, noise, backu
 
 
 @njit(cache=True, nogil=True)
-def ahead_four(heads, indptr, indices, data, cost, gamma, values, minus, out, low, high, first, last):
+def ahead_four(heads, indptr, indices, data, cost, gamma, after, values, minus, out, low, high, first, last):
     # pragma: no cover
-    """new = c + γ P V in the rows of the states, for four columns; out = new − minus · V, extremes of new − V."""
+    """new = c + γ P V′ in the rows of the states, for four columns; out = new − minus · V, extremes of new − V.
+
+    V′ are the values of the states that follow: V itself, or those of the next stage.
+    """
     l0 = l1 = l2 = l3 = np.inf
     h0 = h1 = h2 = h3 = -np.inf
     row = heads[first]
@@ -65,10 +68,10 @@ def ahead_four(heads, indptr, indices, data, cost, gamma, values, minus, out, lo
             end = uint64(indptr[row + 1])
             while k < end:
                 p, t = data[k], indices[k]
-                a0 += p * values[t, 0]
-                a1 += p * values[t, 1]
-                a2 += p * values[t, 2]
-                a3 += p * values[t, 3]
+                a0 += p * after[t, 0]
+                a1 += p * after[t, 1]
+                a2 += p * after[t, 2]
+                a3 += p * after[t, 3]
                 k += ONE
             a0 = cost[row, 0] + gamma * a0
             a1 = cost[row, 1] + gamma * a1
@@ -88,7 +91,7 @@ def ahead_four(heads, indptr, indices, data, cost, gamma, values, minus, out, lo
 
 
 @njit(cache=True, nogil=True)
-def ahead_many(heads, indptr, indices, data, cost, gamma, values, minus, out, low, high, first, last):
+def ahead_many(heads, indptr, indices, data, cost, gamma, after, values, minus, out, low, high, first, last):
     # pragma: no cover
     """The same for any number of columns."""
     n = values.shape[1]
@@ -105,7 +108,7 @@ def ahead_many(heads, indptr, indices, data, cost, gamma, values, minus, out, lo
             while k < end:
                 p, t = data[k], indices[k]
                 for i in range(n):
-                    ahead[i] += p * values[t, i]
+                    ahead[i] += p * after[t, i]
                 k += ONE
             for i in range(n):
                 new = cost[row, i] + gamma * ahead[i]
@@ -168,6 +171,51 @@ def flow(indptr, indices, data, visits, out):  # pragma: no cover
     for s in range(visits.size):
         x = visits[s]
         end = uint64(indptr[s + 1])
+        while k < end:
+            out[indices[k]] += data[k] * x
+            k += ONE
+
+
+@njit(cache=True, nogil=True)
+def ahead_taken(rows, states, shares, indptr, indices, data, after, out):  # pragma: no cover
+    """out(s) += share · Σ P V′ for some rows of the model, which belong to these states."""
+    n = after.shape[1]
+    ahead = np.empty(n)
+    for j in range(rows.size):
+        row, s, share = rows[j], states[j], shares[j]
+        k, end = uint64(indptr[row]), uint64(indptr[row + 1])
+        if n == 4:
+            a0 = a1 = a2 = a3 = 0.0
+            while k < end:
+                p, t = data[k], indices[k]
+                a0 += p * after[t, 0]
+                a1 += p * after[t, 1]
+                a2 += p * after[t, 2]
+                a3 += p * after[t, 3]
+                k += ONE
+            out[s, 0] += share * a0
+            out[s, 1] += share * a1
+            out[s, 2] += share * a2
+            out[s, 3] += share * a3
+            continue
+        for i in range(n):
+            ahead[i] = 0.0
+        while k < end:
+            p, t = data[k], indices[k]
+            for i in range(n):
+                ahead[i] += p * after[t, i]
+            k += ONE
+        for i in range(n):
+            out[s, i] += share * ahead[i]
+
+
+@njit(cache=True, nogil=True)
+def flow_taken(rows, visits, indptr, indices, data, out):  # pragma: no cover
+    """out = Σ P(·|row) x(row) over some rows of the model."""
+    for s in range(out.size):
+        out[s] = 0.0
+    for j in range(rows.size):
+        x, k, end = visits[j], uint64(indptr[rows[j]]), uint64(indptr[rows[j] + 1])
         while k < end:
             out[indices[k]] += data[k] * x
             k += ONE

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation.bounds import horizon_bound, visited
+from cmdpkit.evaluation.bounds import horizon_bound
 from cmdpkit.model import CMDP
 
 BITS = 640
@@ -144,7 +144,7 @@ class RationalModel:
     def minimise(self, weights: Any, choice: Any = None, stop: Callable[[], bool] = bool) -> Least:
         """Howard's policy iteration on Σ w_i V_i, with MacQueen's bound at its end, or where `stop` ends it."""
         pairs, exact = self.pairs, [Fraction(float(w)) for w in weights]
-        cost = self._weighted(exact)
+        cost = self.weighted(exact)
         choice = np.zeros(pairs.states, dtype=np.int64) if choice is None else np.array(choice, dtype=np.int64)
         for _ in range(POLICIES):
             rows = pairs.rows(choice)
@@ -157,7 +157,7 @@ class RationalModel:
             better = least < -noise
             if not better.any() or stop():
                 break
-            choice = np.where(better, self._first_least(gain, least), choice)
+            choice = np.where(better, self.first_least(gain, least), choice)
         unit = Fraction(1, 1 << (bits + cost.shift))
         bound = Fraction(int((self.initial.numbers * value).sum()), 1 << self.initial.shift) * unit
         missing = Fraction(min(int(least.min()), 0), 1 << self.shift) * unit
@@ -165,37 +165,7 @@ class RationalModel:
         bound += mass * missing * self.horizon
         return Least(choice, bound - sum(w * o for w, o in zip(exact, self.offsets, strict=True)))
 
-    def least_average(self, weights: Any, stop: Callable[[], bool] = bool) -> Fraction:
-        """A lower bound on the long-run averages of Σ w_i V_i: the least of Th − h over the states that can be visited.
-
-        Rows of P are divided by their sums r. Policy iteration finds h; where a policy has several recurrent classes,
-        its system is singular, and the bound as poor as the h that comes of it.
-        """
-        pairs, exact, seen = self.pairs, [Fraction(float(w)) for w in weights], visited(self.cmdp)[self.pairs.state]
-        cost, best = self._weighted(exact), None
-        choice = np.zeros(pairs.states, dtype=np.int64)
-        for _ in range(POLICIES):
-            rows = pairs.rows(choice)
-            # g + h(s) − Σ P h / r = c(s) with h = 0 in the last state; times r, and with g in the place of that h
-            matrix = np.diag(self.sums[rows]) - self.ahead[rows]
-            matrix[:, -1] = self.sums[rows]
-            value, bits, _ = solved(matrix, self.shift, self.sums[rows] * cost.numbers[rows])
-            average, value = int(value[-1]), np.append(value[:-1], 0)
-            # r (c + P h / r − h) of every pair; h and g are in units of 2**-(bits + self.shift + cost.shift)
-            change = self.sums * ((cost.numbers << (bits + self.shift)) - value[pairs.state]) + self.ahead @ value
-            unit = 1 << (bits + self.shift + cost.shift)
-            least = min(Fraction(int(c), int(r) * unit) for c, r, s in zip(change, self.sums, seen, strict=True) if s)
-            best = least if best is None else max(best, least)
-            gain = change - self.sums * average
-            lowest = np.minimum.reduceat(gain, pairs.first[:-1])
-            better = lowest < -(int(abs(value).max() << self.shift) >> (BITS // 2))
-            if not better.any() or stop():
-                break
-            choice = np.where(better, self._first_least(gain, lowest), choice)
-        assert best is not None
-        return best - sum(w * o for w, o in zip(exact, self.offsets, strict=True))
-
-    def _weighted(self, weights: list[Fraction]) -> Table:
+    def weighted(self, weights: list[Fraction]) -> Table:
         """Σ w_i c_i of all pairs."""
         used = [(w, c) for w, c in zip(weights, self.costs, strict=True) if w]
         shifts = [w.denominator.bit_length() - 1 + c.shift for w, c in used]
@@ -204,7 +174,7 @@ class RationalModel:
             total = total + ((w.numerator * c.numbers) << (shift - own))
         return Table(total, shift)
 
-    def _first_least(self, gain: Integers, least: Integers) -> Any:
+    def first_least(self, gain: Integers, least: Integers) -> Any:
         """Which of the actions of every state has the least gain."""
         first = self.pairs.first[:-1]
         candidates = np.flatnonzero(gain == least[self.pairs.state])

@@ -2,7 +2,7 @@
 
 For a sparse model of more than `DENSE_STATES` states (others: dense LU; measurements in docs/decisions.md):
 
-0. Substitution, if states lead forward only, block by block: the stages of a finite horizon.
+0. Substitution, if states lead forward only: stage by stage over a finite horizon, else block by block.
 1. Sweeps, if the chain mixes: thirty sweeps measure the contraction, which must predict an end within `SWEEPS`.
 2. Sparse LU, if a small set of states separates the chain (queues, grids): its factors stay sparse.
 3. GMRES; if it is slow, preconditioned by a dense LU (up to 2,000 states) or an incomplete one. If that fails too,
@@ -14,6 +14,7 @@ A `Plan` records the method found, for the next policies of the same run.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from cmdpkit.evaluation.backup import is_compiled
 from cmdpkit.evaluation.chain import chosen_chain, mixed_chain, separator_width
 from cmdpkit.evaluation.factors import Krylov, Solve, by_blocks, dense_lu, sparse_lu
 from cmdpkit.evaluation.patience import breathe
+from cmdpkit.evaluation.stages import StagedChain
 from cmdpkit.evaluation.sweeps import Swept, sweep_occupancy, sweep_values
 from cmdpkit.model import CMDP
 
@@ -42,13 +44,21 @@ SEPARATOR = 1_500
 
 @dataclass
 class Plan:
-    """The method for the chains of one run: "sweeps", "dense", "blocks", "sparse" or "krylov"; None if not known."""
+    """The method for the chains of one run: "sweeps", "dense", "stages", "blocks", "sparse" or "krylov".
+
+    None while it is not known.
+    """
 
     method: str | None = None
 
     @property
     def is_direct(self) -> bool:
         """Factorisations solve up to rounding, whatever accuracy is requested."""
+        return self.method in ("dense", "stages", "blocks", "sparse")
+
+    @property
+    def has_factors(self) -> bool:
+        """Once they are known, another right-hand side costs little."""
         return self.method in ("dense", "blocks", "sparse")
 
 
@@ -140,7 +150,10 @@ class PolicySystem:
     def _direct(self) -> tuple[Solve, Solve]:
         if self._factors is None:
             breathe()  # a factorisation cannot be stopped
-            if self.plan.method == "blocks":
+            if self.plan.method == "stages":
+                gamma = self.cmdp.gamma
+                self._factors = partial(self.chain.solve, gamma), partial(self.chain.solve_transposed, gamma)
+            elif self.plan.method == "blocks":
                 self._factors = by_blocks(self.chain, self.cmdp.gamma, self.cmdp.blocks or ())
             else:
                 factorise = sparse_lu if self.plan.method == "sparse" else dense_lu
@@ -154,7 +167,9 @@ class PolicySystem:
 
 
 def first_method(chain: Any) -> str | None:
-    """Dense LU for dense or small models; otherwise None, and sweeps are tried first."""
+    """Stages of a horizon; dense LU for dense or small models; otherwise None, and sweeps are tried first."""
+    if isinstance(chain, StagedChain):
+        return "stages"
     return "dense" if not sp.issparse(chain) or chain.shape[0] <= DENSE_STATES else None
 
 

@@ -35,6 +35,9 @@ INSIDE = 1e-11
 CLOSED = 0.8
 """A search ends when its bounds are within this part of what they may be apart: the band's count all errors as well."""
 
+STEEPER, LEAST_PRICE = (0.25, 1.0, 8.0, 64.0), 0.01
+"""Where no policy is inside the limits, prices rise by these factors; no price counts as less than this (scaled)."""
+
 ENOUGH = 0.2
 """The oracle is asked to this part of the distance that the bounds may have."""
 
@@ -68,7 +71,7 @@ class Band:
         self.refuted: list[Cut] = []
         self.anchors: list[Anchor] = []
         self.solves = 0
-        self._sought = False  # a policy with room for all limits that do not vary
+        self._sought = False  # the policy with the most room has been looked for
         self._mixtures: dict[Any, Upper] = {}
 
     # -- what is known ------------------------------------------------------------------------------------------
@@ -148,8 +151,8 @@ class Band:
         self._keep(search, known)
         each = 8 * self.cmdp.states * (2 * self.cmdp.num_constraints + 4)
         self.anchors = [*self.anchors, search.anchor()][-max(1, ANCHOR_BYTES // each) :]
-        if not near and self.upper(offsets).weights is None:
-            self.seek_room(offsets)
+        if not near:
+            self.step_inside(offsets)
         return self._done(offsets, share)
 
     def _done(self, offsets: Array, share: float) -> bool:
@@ -166,12 +169,25 @@ class Band:
             distance = share * self.tol * self.cmdp.proof_scale(objective)
             search.enough, search.goal = ENOUGH * distance, CLOSED * distance
 
-    def seek_room(self, offsets: Array) -> None:
-        """Where no mixture is strictly inside the limits that do not vary, add a policy that is, once."""
+    def step_inside(self, offsets: Array) -> None:
+        """Where no mixture is strictly inside the limits, ask at higher prices for policies that are."""
+        if self._is_strict(offsets) or self._sought:
+            return
+        search = self.search = self._at(offsets)
+        for factor in STEEPER:
+            if self._is_strict(offsets) or self.refutation(offsets)[0] > 0.0 or self.stop():
+                return
+            known = len(search.cuts)
+            search.ask_bound(search.multipliers + factor * np.maximum(search.multipliers, LEAST_PRICE * search.units))
+            self._keep(search, known)
+        self._seek_room(offsets)
+
+    def _seek_room(self, offsets: Array) -> None:
+        """Add the policy that is farthest inside the limits that do not vary, once."""
         loose = self.cmdp.offsets.copy()
         loose[self.axes] = self.loosest[self.axes]
-        if self._sought or self._is_strict(offsets) or self.refutation(offsets)[0] > 0.0 or self._is_strict(loose):
-            return
+        if self._is_strict(offsets) or (self.upper(offsets).relaxed and self._is_strict(loose)):
+            return  # what has no room is the limit that varies
         self._sought = True
         model = self.model(loose)
         for accuracy in (ROOM, 1e-3 * self.tol):
@@ -199,6 +215,7 @@ class Band:
         self.sums += [values + limits for values in search.values[len(self.sums) :]]
         self.cuts += search.cuts[known:]
         self.refuted += search.refuted
+        search.refuted = []
 
     def least(self, axis: int) -> tuple[float, float]:
         """The smallest offset of one limit that can be met together with the others: proved, and attained.

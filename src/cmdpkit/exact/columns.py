@@ -141,7 +141,7 @@ class ColumnSearch:
         scales = np.where(spans > 1e-12 * magnitude, spans, magnitude)
         scales[1:] = np.maximum(scales[1:], np.abs(cmdp.offsets) / FARTHEST)
         self.scales: Array = np.where(scales > 0.0, scales, 1.0)
-        self._units = self.scales[0] / self.scales[1:]  # of the multipliers
+        self.units = self.scales[0] / self.scales[1:]  # of the multipliers
         self._oracle = Oracle(cmdp, self.stop, accuracy=COLUMN_ACCURACY * self.tol * cmdp.fine_scales)
         self._visits: Array | None = None
         self._view: Viewpoint | None = None  # the last blend
@@ -276,7 +276,7 @@ class ColumnSearch:
         while not self.stuck and idle < PATIENCE:
             before, known = self._distance(), len(self.columns)
             for _ in range(PRIMAL_STEPS):
-                ahead = self._outlook(view, asked / self._units, margin)
+                ahead = self._outlook(view, asked / self.units, margin)
                 view = self._evaluate(ahead.blend)
                 self._view = view if self.rigorous else None
                 missed = view.values / self.scales - ahead.predicted
@@ -286,11 +286,11 @@ class ColumnSearch:
                 gain = ahead.value * float(self.scales[0]) - self.bound
                 if self.stop() or self._may_ask(gain, float(missed[0] + ahead.prices @ missed[1:])):
                     break
-                asked = ahead.prices * self._units if self.goal else asked
+                asked = ahead.prices * self.units if self.goal else asked
             if self.upper - self.bound <= self.goal:
                 yield self
                 return
-            asked = ahead.prices * self._units
+            asked = ahead.prices * self.units
             left = min(self.upper - self.bound, gain)
             gap = max(INEXACT * max(left, 0.0), self.enough)
             guess = view.state_values if self.goal else None
@@ -415,7 +415,7 @@ class ColumnSearch:
         self._excess = mixture.excess
         if mixture.excess > 1e-12:
             return False
-        self.mixture = mixture._replace(prices=mixture.prices * self._units)
+        self.mixture = mixture._replace(prices=mixture.prices * self.units)
         self.upper = float(np.array(self.values)[:, 0] @ mixture.weights)
         return True
 

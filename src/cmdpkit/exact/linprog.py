@@ -21,7 +21,7 @@ from cmdpkit.exact import highs
 from cmdpkit.exact.highs import Answer
 from cmdpkit.exact.joined import stationary_policy
 from cmdpkit.exact.mdp import Stop
-from cmdpkit.model import CMDP
+from cmdpkit.model import CMDP, as_csr
 from cmdpkit.policy import TabularPolicy
 
 TINY = 2_000
@@ -110,7 +110,7 @@ def stationary_flow(cmdp: CMDP, leave: Any) -> tuple[Any, Array]:
 
     States that cannot be visited have no occupancy.
     """
-    matrix = sp.csr_array(cmdp.transitions)
+    matrix = as_csr(cmdp.transitions)
     drawn = sp.diags_array(1.0 / np.asarray(matrix.sum(axis=1)).ravel()) @ matrix
     seen = cmdp.pairs.over(visited(cmdp).astype(float)) * np.ones(cmdp.pairs.shape)
     sums = np.stack([seen.ravel(), 1.0 - seen.ravel()])
@@ -123,7 +123,7 @@ def flow(cmdp: CMDP) -> tuple[Any, Any]:
     """(S, N) matrices: Σ_a x(s', a), and Σ_a x(s', a) − γ Σ_{s,a} P(s'|s, a) x(s, a)."""
     pairs = cmdp.pairs.count
     leave = sp.csr_array((np.ones(pairs), np.arange(pairs), cmdp.pairs.first), shape=(cmdp.states, pairs))
-    balance = leave - cmdp.gamma * sp.csr_array(cmdp.transitions).T
+    balance = leave - cmdp.gamma * as_csr(cmdp.transitions).T
     return leave, balance
 
 

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation.backup import bellman, induction
+from cmdpkit.evaluation.backup import bellman, induction, induction_over_stages
 from cmdpkit.evaluation.bounds import backup_errors, bound_from_backup, local_bound
 from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.evaluation.system import Plan, PolicySystem, rounding_floor
-from cmdpkit.model import CMDP
+from cmdpkit.model import CMDP, StagedTransitions
 
 MAX_ROUNDS = 1_000
 """Policy iteration ends long before this; the bound is valid wherever it stops."""
@@ -105,6 +105,8 @@ class Oracle:
         """
         cmdp = self.cmdp
         cost = weights @ cmdp.costs
+        if isinstance(cmdp.transitions, StagedTransitions):
+            return self._over_stages(weights, cost)
         blocks = cmdp.blocks
         if blocks is not None:
             self.choice = induction(cmdp, cost, blocks)
@@ -143,6 +145,18 @@ class Oracle:
                 self.choice = backup.choice
                 loose = self._evaluate(weights, LOOSE * left)
             evaluations += 1
+        return self._minimum(bound, evaluations)
+
+    def _over_stages(self, weights: Array, cost: Array) -> Minimum:
+        """Backward induction, whose values are their own backup: they give the policy and the bound in one pass."""
+        backup = induction_over_stages(self.cmdp, cost)
+        self.choice = backup.choice
+        self._evaluate(weights, 0.0)
+        return self._minimum(bound_from_backup(self.cmdp, weights, backup.values, backup), 1)
+
+    def _minimum(self, bound: float, evaluations: int) -> Minimum:
+        assert self.state_values is not None
+        cmdp = self.cmdp
         values = cmdp.initial @ self.state_values
         values[1:] -= cmdp.offsets
         return Minimum(self.choice, values, bound, evaluations)

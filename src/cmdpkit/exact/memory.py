@@ -13,7 +13,7 @@ import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.exact.columns import ColumnSearch
-from cmdpkit.model import CMDP
+from cmdpkit.model import CMDP, StagedTransitions
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,4 +74,6 @@ def same_chains(cmdp: CMDP, old: CMDP) -> bool:
 
 
 def _parts(matrix: Any) -> tuple[Any, ...]:
+    if isinstance(matrix, StagedTransitions):
+        return matrix.parts()
     return (matrix.data, matrix.indices, matrix.indptr) if hasattr(matrix, "indptr") else (matrix,)

@@ -19,7 +19,7 @@ from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.master import least_violation
 from cmdpkit.exact.mdp import Oracle, Stop, minimise, never
-from cmdpkit.model import CMDP, AtMost, check_model
+from cmdpkit.model import CMDP, AtMost, as_csr, check_model
 from cmdpkit.policy import TabularPolicy
 
 ROUNDS = 3
@@ -79,9 +79,10 @@ def _average_margin(cmdp: CMDP, tol: float) -> float:
     used = np.flatnonzero(weights > 0.0)
     parts = [averages_with_errors(cmdp, search.probabilities(search.columns[j]), Plan()) for j in used]
     values, errors = (weights[used] @ np.array(column) for column in zip(*parts, strict=True))
-    upper = float((values - np.append(0.0, cmdp.offsets))[1:].max())
-    rounding = float(errors[1:].max()) + MIXED * _size(cmdp)
-    return 0.0 if lower <= 0.0 < upper <= rounding else 0.0 - upper
+    rounding = errors[1:] + MIXED * _size(cmdp)
+    upper = float((values[1:] - cmdp.offsets + rounding).max())
+    unknown = lower <= 0.0 < upper <= 2.0 * float(rounding.max())  # rounding cannot tell the margin from zero
+    return 0.0 if unknown else 0.0 - upper
 
 
 def least_miss(cmdp: CMDP, tol: float = 1e-9, stop: Stop = never) -> LeastMiss:
@@ -114,7 +115,7 @@ def _in_common_units(cmdp: CMDP, tol: float, stop: Stop) -> LeastMiss:
     costs, offsets = np.ldexp(cmdp.costs[1:], -exponent), np.ldexp(cmdp.offsets, -exponent)
     costs, offsets = (np.where(np.abs(x) < DUST, 0.0, x) for x in (costs, offsets))
     even = type(cmdp)(
-        sp.csr_array(cmdp.transitions),
+        as_csr(cmdp.transitions),
         cost=np.zeros(cmdp.pairs.shape),
         constraints=[AtMost(cmdp.pairs.like(c), float(b)) for c, b in zip(costs, offsets, strict=True)],
         **({"average": True} if cmdp.criterion == "average" else {"gamma": cmdp.gamma}),
@@ -190,7 +191,7 @@ def _over_sum(bound: float, y: Array) -> float:
 def _with_slack_state(cmdp: CMDP, low: float, high: float) -> CMDP:
     """The model of min t subject to V_i ≤ t, with t in [low, high] decided in a state of its own."""
     pairs = cmdp.pairs
-    transitions: Any = sp.csr_array(sp.block_array([[sp.csr_array(cmdp.transitions), None], [None, np.ones((2, 1))]]))
+    transitions: Any = sp.csr_array(sp.block_array([[as_csr(cmdp.transitions), None], [None, np.ones((2, 1))]]))
     first = np.append(pairs.first, pairs.count + 2)
     available = sp.csr_array((np.ones(pairs.count + 2), np.append(pairs.action, [0, 1]), first))
     # Half of the start is in that state, so that all costs count twice.

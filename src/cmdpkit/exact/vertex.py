@@ -24,7 +24,7 @@ from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import gain
 from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.evaluation.system import Plan, PolicySystem
-from cmdpkit.model import CMDP
+from cmdpkit.model import CMDP, StagedTransitions
 from cmdpkit.policy import TabularPolicy
 
 DIRECT_STATES = 40
@@ -66,7 +66,7 @@ def least_randomised(
     rounded = _settle(cmdp, pi, np.flatnonzero(~seen))
     if _randomised(cmdp, pi).size > m:
         system, target = _system(cmdp, pi, plan), None
-        at_most = DIRECT_STATES if plan.is_direct else m + SPARE
+        at_most = DIRECT_STATES if plan.has_factors else m + SPARE
         if _randomised(cmdp, pi).size > at_most:
             target = visits @ pairs.expect(pairs.like(pi), cmdp.costs[1:]) - cmdp.offsets
             guess = _values(system, pi, np.maximum(accuracy, ROUGH * cmdp.cost_sizes), guess)
@@ -105,6 +105,8 @@ def _support(cmdp: CMDP, pi: Array, states: Any) -> tuple[Any, Any]:
 
 def _after(cmdp: CMDP, rows: Any, values: Array) -> Array:
     """γ Σ_s' P(s'|s, a) v(s') of some pairs."""
+    if isinstance(cmdp.transitions, StagedTransitions):
+        return cmdp.gamma * cmdp.transitions.ahead_of(rows, values)
     return np.asarray(cmdp.gamma * (cmdp.transitions[rows] @ values))
 
 
@@ -139,8 +141,11 @@ def _round_most(cmdp: CMDP, pi: Array, visits: Array, values: Array, at_most: in
     advantages *= visits[states][block][:, None]
     advantages /= np.maximum(np.abs(advantages).max(axis=0), 1e-300)
     begins = np.searchsorted(block, np.arange(states.size + 1))
+    _round_between_two(pi, rows, begins, advantages, cmdp.num_constraints)
     active: list[int] = []
     for state in range(states.size):
+        if not 0.0 < pi[rows[begins[state]]] < 1.0:  # settled
+            continue
         active.append(state)
         if len(active) <= at_most:
             continue
@@ -150,6 +155,34 @@ def _round_most(cmdp: CMDP, pi: Array, visits: Array, values: Array, at_most: in
         sums = (block[some] == np.array(active)[:, None]).astype(float)
         pi[rows[some]] = _vertex(np.vstack([sums, advantages[some, 1:].T]), advantages[some, 0], pi[rows[some]])
         active = [j for j in active if (pi[rows[begins[j] : begins[j + 1]]] > 0.0).sum() > 1]
+
+
+def _round_between_two(pi: Array, rows: Any, begins: Any, advantages: Array, m: int) -> None:
+    """The same for the states that take two actions, which are most: at most m of them stay randomised.
+
+    With p the probability of the first action, values change by (A(first) − A(second)) dp: among m + 1 states there is
+    a direction in which no limited value changes, and it is followed until a state is settled.
+    """
+    two = np.flatnonzero(np.diff(begins) == 2)
+    if not m or two.size <= m:
+        return
+    first, second = rows[begins[two]], rows[begins[two] + 1]
+    effect, p = advantages[begins[two]] - advantages[begins[two] + 1], pi[first].copy()
+    active: list[int] = []
+    for j in range(two.size):
+        active.append(j)
+        if len(active) <= m:
+            continue
+        direction = np.linalg.svd(effect[active, 1:].T)[2][-1]
+        if effect[active, 0] @ direction > 0.0:
+            direction = -direction
+        now = p[active]
+        room = np.where(direction > 0.0, 1.0 - now, now) / np.maximum(np.abs(direction), 1e-300)
+        moved = np.clip(now + room.min() * direction, 0.0, 1.0)
+        moved[room.argmin()] = float(direction[room.argmin()] > 0.0)
+        p[active] = moved
+        active = [k for k in active if 0.0 < p[k] < 1.0]
+    pi[first], pi[second] = p, 1.0 - p
 
 
 def _walk_to_vertex(

@@ -99,7 +99,9 @@ def diagnose(cmdp: CMDP, units: Any = None, *, tol: float = 1e-6, time_limit: fl
     Args:
         cmdp: the model. The two ends of `Equal` and `Between` are diagnosed apart, as "power <=" and "power >=".
         units: in which misses are compared: a number per limit, by name, such as {"power": 0.1, "delay": 5.0} (others
-            count in their own units); "relative" for max(1, |limit|). By default all count in their own units.
+            count in their own units). The name of an `Equal` or `Between` stands for both of its ends. "relative" is
+            relative to max(1, |limit|), as `tol` is: a limit smaller than one counts in its own unit. By default all
+            count in their own units.
         tol: accuracy.
         time_limit: seconds; what is proved until then is returned.
 
@@ -111,14 +113,13 @@ def diagnose(cmdp: CMDP, units: Any = None, *, tol: float = 1e-6, time_limit: fl
         (('utility',), 4.525)
     """
     check_model(cmdp)
-    cmdp = cmdp.one_sided
+    stated, cmdp = cmdp, cmdp.one_sided
     check_nonnegative(tol, "tol")
     if time_limit is not None:
         check_nonnegative(time_limit, "time_limit")
-    sizes = check_units(cmdp, units)
+    sizes = check_units(stated, units)
     inner = cmdp if cmdp.lowering is None else cmdp.lowering.model
-    if inner.is_extreme:
-        raise ValueError("the costs are too large or too small for a diagnosis; state the model in other units")
+    inner.refuse_extremes("a diagnosis")
     started = time.perf_counter()
 
     def stop() -> bool:
@@ -164,22 +165,24 @@ def _verdict(result: Result, conflict: Conflict | None, tol: float) -> bool | No
 
 
 def check_units(cmdp: CMDP, units: Any) -> Array:
-    """(m,) units of the limits, from what the user gave."""
-    sizes: Array = np.ones(cmdp.num_constraints)
+    """(rows,) units of the limits, from what the user gave: by the names of limits, or of their ends."""
+    sides = cmdp.one_sided
+    sizes: Array = np.ones(sides.num_constraints)
     if units is None:
         return sizes
     if isinstance(units, str) and units == RELATIVE:
-        return cmdp.tolerance_scales
+        return sides.tolerance_scales
     if not isinstance(units, Mapping):
         raise TypeError(f"units must be a mapping from names to numbers, or {RELATIVE!r}, not {units!r}")
     for name, unit in units.items():
-        if name not in cmdp.names:
+        meant = [i for i, side in enumerate(sides.names) if name in (side, cmdp.names[cmdp.owners[i]])]
+        if not meant:
             known = ", ".join(map(repr, cmdp.names)) or "none"
             raise ValueError(f"units: there is no constraint {name!r}; the model has {known}")
         size = check_number(unit, f"the unit of {name!r}")
         if size <= 0.0:
             raise ValueError(f"the unit of {name!r} must be positive, not {unit}")
-        sizes[cmdp.names.index(name)] = size
+        sizes[meant] = size
     return sizes
 
 

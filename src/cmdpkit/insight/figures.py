@@ -14,7 +14,7 @@ import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.insight.choices import Choices
-from cmdpkit.insight.frontier import Frontier
+from cmdpkit.insight.curves import Frontier
 from cmdpkit.insight.places import Map
 from cmdpkit.insight.words import number, objective_name
 from cmdpkit.model import Problem
@@ -122,6 +122,11 @@ def frontier_figure(found: Frontier, answer: tuple[float, float] | None = None) 
         data.append(_point(answer, "this policy"))
     own = float(found.model.limits[index]) if answer is None else answer[0]
     shapes, notes, around = _edges(found, limits, own)
+    top = _price_top(found.prices[known])
+    if top is not None:
+        most = {"text": f"clipped; up to {number(float(found.prices[known].max()), 3)}", "showarrow": False}
+        place = {"xref": "paper", "x": 1, "xanchor": "right", "yref": "paper", "y": 0.26, "yanchor": "top"}
+        notes.append(most | place | {"font": {"size": 11, "color": GREY}})
     unit = found.model.rows[index].unit
     name = objective_name(found.model)
     return {
@@ -130,11 +135,23 @@ def frontier_figure(found: Frontier, answer: tuple[float, float] | None = None) 
             420,
             xaxis=axis(f"limit of {safe(found.name)}{unit}", anchor="y2", range=around),
             yaxis=axis(safe(name), domain=[0.36, 1.0]),
-            yaxis2=axis("shadow price", domain=[0.0, 0.26], rangemode="tozero"),
+            yaxis2=axis(
+                "shadow price",
+                domain=[0.0, 0.26],
+                **({"rangemode": "tozero"} if top is None else {"range": [0.0, top]}),
+            ),
             shapes=shapes,
             annotations=notes,
         ),
     }
+
+
+def _price_top(prices: Array) -> float | None:
+    """Where an axis of prices ends if a few of them, near the tightest limit, would hide all others."""
+    if prices.size < 4 or not np.isfinite(prices).all():
+        return None
+    usual = float(np.quantile(prices, 0.8))
+    return 2.0 * usual if 0.0 < 10.0 * usual < prices.max() else None
 
 
 def _point(at: tuple[float, float], name: str, style: int = 2) -> dict[str, Any]:
@@ -229,8 +246,10 @@ def _map_layout(where: Map, legend: bool) -> dict[str, Any]:
     height = int(np.clip(110 + 26 * rows, 240, 560))
     down = where.names[0] in ("row", "Row")  # rows are read from the top
     lines = {"showgrid": False, "constrain": "domain"}
-    x = axis(safe(where.names[1]), **lines, **_whole_ticks(columns, where.low[1]))
-    y = axis(safe(where.names[0]), **lines, **_whole_ticks(rows, where.low[0]), autorange="reversed" if down else True)
+    (bottom, left), (top, right) = where.low - 0.5, where.low + np.array(where.shape) - 0.5
+    x = axis(safe(where.names[1]), **lines, **_whole_ticks(columns, where.low[1]), range=[left, right])
+    around = [top, bottom] if down else [bottom, top]
+    y = axis(safe(where.names[0]), **lines, **_whole_ticks(rows, where.low[0]), range=around)
     if max(rows, columns) <= 4 * min(rows, columns):
         y |= {"scaleanchor": "x"}
     return layout(height, xaxis=x, yaxis=y, showlegend=legend, plot_bgcolor="#f3f4f6")

@@ -79,7 +79,7 @@ def bound_by_simulation(
         >>> bool(4.4624 <= found.bound <= 4.57)
         True
     """
-    simulator = as_simulator(simulator)
+    simulator = as_simulator(simulator, "bound_by_simulation")
     check_confidence(confidence)
     check_count(seed, "seed", least=0)
     each = check_count(samples, "samples", least=2) // (2 * simulator.pairs.count)
@@ -105,8 +105,9 @@ def bound_by_simulation(
     ahead = _lower_bounds(simulator, lam, values, bets, each, math.log(1.0 / delta), seed)
     residual = ahead - values[simulator.pairs.state]
     initial = values[simulator.start(starts, np.random.default_rng(stream((seed, STARTS, JUDGING))))]
-    width = half_width(initial.var(ddof=1), np.ptp(values), starts, 2.0 * (1.0 - confidence) * SHARE_OF_STARTS)
-    least = initial.mean() - width + residual.min() / (1.0 - simulator.gamma) - float(lam @ simulator.offsets)
+    spent = 2.0 * (1.0 - confidence) * SHARE_OF_STARTS  # a one-sided interval may spend twice the δ
+    width = float(half_width(initial.var(axis=0, ddof=1), np.asarray(np.ptp(values)), starts, spent))
+    least = float(initial.mean()) - width + residual.min() / (1.0 - simulator.gamma) - float(lam @ simulator.offsets)
     drawn = (2 * each + FEW) * simulator.pairs.count + starts
     return SimulatedBound(float(np.sign(simulator.units[0]) * least), confidence, lam, drawn)
 

@@ -12,7 +12,7 @@ from cmdpkit.drawing import BLACK, BLUE, GREY, STYLES, VERMILLION, band, check_p
 from cmdpkit.files import PathLike
 
 if TYPE_CHECKING:
-    from cmdpkit.insight.frontier import Frontier, Surface
+    from cmdpkit.insight.curves import Frontier, Surface
     from cmdpkit.insight.league import Comparison, Run
 
 DPI = 150

@@ -137,6 +137,12 @@ def proof_words(result: Result) -> list[str]:
     return told
 
 
+def is_proved(result: Result, tol: float = 1e-6) -> bool:
+    """Whether the policy is proved optimal: also where time ran out after the proof, while it was being simplified."""
+    proof = result.certificate
+    return result.status is Status.OPTIMAL or (isinstance(proof, Certificate) and proof.optimal(tol))
+
+
 def _met_words(status: Status, proof: Certificate) -> str:
     if proof.violation <= 0.0:
         return "Every limit is met."

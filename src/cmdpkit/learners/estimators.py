@@ -72,6 +72,8 @@ class Rollouts:
         mean = self._returns(policy, rollouts, horizon, starts=1).means[0]
         values: Array = self.simulator.units * mean
         # The paper spreads the limit over the steps, c_i − (1 − γ) limit_i: over N steps that gives limit_i (1 − γ^N).
+        # Where all is over after N steps, as on a horizon, they are all that is limited.
+        horizon = None if horizon == self.simulator.ends_within else horizon
         seen = 1.0 if horizon is None else 1.0 - self.simulator.gamma**horizon
         values[1:] -= seen * self.simulator.offsets
         return values

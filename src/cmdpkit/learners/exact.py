@@ -11,12 +11,16 @@ import numpy as np
 from cmdpkit.checks import Array, ConstraintArray, PairTable, StateArray
 from cmdpkit.evaluation.backup import advantages, gain, look_ahead
 from cmdpkit.evaluation.gains import policy_system
+from cmdpkit.evaluation.patience import breathe
 from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.slater import slater_margin
 from cmdpkit.learners.tabular import above_floor, reference_span, within_radius
 from cmdpkit.model import CMDP, Pairs
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.rules.base import View, Weights
+
+BACKUPS = 200
+"""At most, before a mirror step: as many as an evaluation or two take (measured: docs/decisions.md)."""
 
 
 class ExactLearner:
@@ -106,6 +110,8 @@ class ExactLearner:
         for t in range(1, steps + 1):
             before = self.policy.log_pi
             direction, values = self._direction(cost, anchor, step, guess)
+            if weights.visit_error is not None and step and self.alpha is None and self.natural:
+                direction, values = self._backed_up(cost, anchor, step, values, weights.visit_error)
             policy = TabularPolicy.softmax(pairs, before - step * direction)
             # log π′ = log π_k − step (c̃ + γPṼ) + step Ṽ − ℓ: any action tells ℓ, if step · α = 1 or t = 1
             rows = pairs.rows(0)
@@ -139,6 +145,26 @@ class ExactLearner:
             # ∂Ṽ_α/∂θ(s, a) = x(s) π(a|s) (Q̃(s, a) − Ṽ(s)), with the soft action value Q̃ in `direction`
             direction = self.occupancy * (direction - pairs.over(values))
         return direction, values
+
+    def _backed_up(
+        self, cost: PairTable, anchor: PairTable, step: float, values: StateArray, allowed: float
+    ) -> tuple[PairTable, StateArray]:
+        """Direction and values after soft Bellman backups, which contract to the proximal step for these weights."""
+        pairs, best, least = self.cmdp.pairs, values, np.inf
+        for _ in range(BACKUPS):
+            breathe()
+            logits = anchor - step * (cost + pairs.like(look_ahead(self.cmdp, values)))
+            top = pairs.max(logits)
+            # ℓ = log Σ_a π_k exp(−step (c̃ + γPV)) + step V, and V ← V − ℓ/step
+            level = top + np.log(pairs.sum(np.exp(logits - pairs.over(top)))) + step * values
+            error = float(self.state_visits @ (level.max() - level))
+            if error < least:
+                best, least = values, error
+            if error <= allowed:
+                break
+            values = values - level / step
+        direction = cost + pairs.like(look_ahead(self.cmdp, best)) + (self.policy.log_pi - anchor) / step
+        return direction, best
 
     def state_values(self) -> Array:
         """V_i(s) of all costs i = 0..m, as (S, m + 1)."""

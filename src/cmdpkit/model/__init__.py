@@ -5,6 +5,7 @@ from cmdpkit.model.criterion import refuse_averages
 from cmdpkit.model.limits import AtLeast, AtMost, Between, Equal, Limit, OneSided, check_limits
 from cmdpkit.model.pairs import Label, Pairs, check_available, check_labels
 from cmdpkit.model.problem import Problem
+from cmdpkit.model.stages import Stage, StagedTransitions, as_csr
 
 __all__ = [
     "CMDP",
@@ -17,6 +18,9 @@ __all__ = [
     "OneSided",
     "Pairs",
     "Problem",
+    "Stage",
+    "StagedTransitions",
+    "as_csr",
     "check_available",
     "check_labels",
     "check_limits",

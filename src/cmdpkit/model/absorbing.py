@@ -219,16 +219,21 @@ class Scaled(NamedTuple):
     initial: StateArray
     beta: float
     sizes: StateArray  # w / W, 0 where the process has ended
+    per_stage: int  # pairs of the model
     stages: int = 1
 
     def table(self, values: PairTable, stage: int | None = None) -> PairTable:
-        """The costs or rewards that belong to those of the original: W c / w, one copy for each stage, or for one."""
+        """The costs or rewards that belong to those of the original: W c / w, one copy for each stage, or for one.
+
+        Values may have the stage as their first axis.
+        """
         per_state = np.divide(1.0, self.sizes, out=np.zeros_like(self.sizes), where=self.sizes > 0.0)
-        flat = np.zeros(self.pairs.count)
+        flat, live = np.zeros(self.pairs.count), self.stages * self.per_stage
+        rows = np.broadcast_to(values.reshape(-1, self.per_stage), (self.stages, self.per_stage))
         if stage is None:
-            flat[: self.stages * values.size] = np.tile(values.ravel(), self.stages)
+            flat[:live] = rows.ravel()
         else:
-            flat[stage * values.size : (stage + 1) * values.size] = values.ravel()
+            flat[:live].reshape(rows.shape)[stage] = rows[stage]
         scaled = self.pairs.like(flat) * self.pairs.over(per_state)
         check_underflow(scaled.ravel(), flat != 0.0, "costs or rewards")
         return np.asarray(scaled)
@@ -252,4 +257,4 @@ def until_absorbed(transitions: Any, pairs: Pairs, costs: CostTable, initial: St
     total = float(weighted.sum())
     check_underflow(weighted / total, initial > 0.0, "initial probabilities")
     matrix = _scaled_transitions(transitions, pairs, absorbed, w, beta)
-    return Scaled(matrix, pairs, weighted / total, beta, np.where(absorbed, 0.0, w / total))
+    return Scaled(matrix, pairs, weighted / total, beta, np.where(absorbed, 0.0, w / total), pairs.count)

@@ -38,7 +38,7 @@ from cmdpkit.model.criterion import check_criterion, check_limit_criterion
 from cmdpkit.model.limits import Limit, check_limits, check_new_limits
 from cmdpkit.model.pairs import Label, Pairs, check_available, check_labels, check_table, initial_state
 from cmdpkit.model.problem import Problem
-from cmdpkit.model.stages import forward_blocks, over_stages
+from cmdpkit.model.stages import StagedTransitions, forward_blocks, is_by_stage, like_shapes, over_stages
 from cmdpkit.model.storage import load_model, save_model
 from cmdpkit.model.ways_in import WaysIn, WaysOut, spell_out
 
@@ -64,10 +64,12 @@ class CMDP(WaysIn, WaysOut, Problem):
 
     Args:
         transitions: P(s' | s, a), as an (S, A, S) array or as a scipy.sparse (S·A, S) matrix with row s·A + a. With
-            `available`, also an (N, S) array or matrix with a row for each of the N available pairs only.
+            `available`, also an (N, S) array or matrix with a row for each of the N available pairs only. For a finite
+            horizon also a list with such an array or matrix for each of the T stages, or a (T, S, A, S) array.
         reward: (S, A) array whose discounted sum (or average) is maximised; or
         cost: (S, A) array that is minimised in the same way. Give exactly one of the two. Also (S,), the same for all
-            actions; (S, A, S), which may depend on the next state; or (N,), one number per available pair.
+            actions; (S, A, S), which may depend on the next state; or (N,), one number per available pair. For a
+            finite horizon also (T, S, A), (T, S, A, S), or a list of T arrays, one for each stage.
         constraints: any number of `AtMost`, `AtLeast`, `Equal` and `Between`, with values of the same shapes.
         gamma: the discount factor, in [0, 1); 1 for totals until the process ends, which every policy must reach: a
             set of states that are never left and cost nothing.
@@ -117,13 +119,20 @@ class CMDP(WaysIn, WaysOut, Problem):
     ) -> None:
         kind, table = _one_objective(reward, cost)
         self.criterion, self.gamma, self.horizon = check_criterion(gamma, horizon, average)
-        self.transitions, self.pairs = _check_pairs(transitions, available, state_labels, action_labels, action_axis)
+        settings = (available, state_labels, action_labels, action_axis)
+        if isinstance(transitions, StagedTransitions):
+            self.transitions: Any = transitions
+            self.pairs = transitions.pairs
+        elif is_by_stage(transitions):
+            self.transitions, self.pairs = _check_stages(transitions, self.horizon, settings)
+        else:
+            self.transitions, self.pairs = _check_pairs(transitions, *settings)
         self.states, self.actions = self.pairs.states, self.pairs.actions
         discount = self.gamma if self.criterion == "discounted" else 0.0
-        self.row_sums = check_rows(self.transitions, discount, self.pairs.pair_name, self.pairs.state_name)
-        self.longest_row = longest_row(self.transitions)
+        self.row_sums = _row_sums(self.transitions, discount, self.pairs)
+        self.longest_row = max(map(longest_row, _each(self.transitions)))
         self.maximise = kind == "reward"
-        self.objective: PairTable = check_table(table, self.pairs, self.transitions, kind)
+        self.objective: PairTable = check_table(table, self.pairs, self.transitions, kind, self.horizon)
         self.constraints = _check_constraints(constraints, self)
         self.initial: StateArray = check_initial(initial_state(initial, self.pairs), self.states)
         self._set_objective(objective_name, objective_per_step)
@@ -137,7 +146,7 @@ class CMDP(WaysIn, WaysOut, Problem):
 
     def _set_costs(self) -> None:
         # Internal sign convention: costs (rows + 1, N) with V_i = ⟨costs_i⟩ − offset_i
-        tables = np.stack([self.objective, *(np.asarray(c.values) for c in self.rows)])
+        tables = np.stack(like_shapes([self.objective, *(np.asarray(c.values) for c in self.rows)]))
         self.costs: CostTable = freeze(self.units[:, None] * tables.reshape(self.num_rows + 1, -1))
         self.cost_sizes: CostArray = freeze(np.maximum(self.costs.max(axis=1), -self.costs.min(axis=1)))  # max |c_i|
         # max − min of each of these costs over all (s, a): how much a single step can matter
@@ -163,7 +172,7 @@ class CMDP(WaysIn, WaysOut, Problem):
             gamma=scaled.beta,
             objective_name=self.objective_name,
             initial=scaled.initial,
-            available=None if scaled.pairs.is_full else scaled.pairs.sparse_mask,
+            available=None if scaled.pairs.is_full or self.horizon else scaled.pairs.sparse_mask,
             action_axis=1,
             **settings,
         )
@@ -177,9 +186,14 @@ class CMDP(WaysIn, WaysOut, Problem):
     def action_labels(self) -> tuple[Label, ...] | None:
         return self.pairs.action_labels
 
+    @property
+    def changes_with_time(self) -> bool:
+        """Whether transitions, costs or limited quantities differ between the stages of a horizon."""
+        return isinstance(self.transitions, tuple) or self.costs.shape[1] != self.pairs.count
+
     @cached_property
     def blocks(self) -> tuple[int, ...] | None:
-        """Where blocks of states begin that lead to later blocks only, as the stages of a horizon; None if not so."""
+        """Where blocks of states begin that lead to later blocks only, None if not so."""
         return None if self.criterion == "average" else forward_blocks(self.transitions, self.pairs)
 
     def _check_range(self) -> None:
@@ -274,6 +288,8 @@ class CMDP(WaysIn, WaysOut, Problem):
             [1.5]
         """
         criterion, discount, steps = check_criterion(gamma, horizon, average)
+        if self.changes_with_time and steps != self.horizon:
+            raise ValueError(f"the model changes with time, from stage to stage: its horizon must be {self.horizon}")
         if criterion == "discounted":
             check_rows(self.transitions, discount, self.pairs.pair_name, self.pairs.state_name)
         if criterion in ("total", "horizon") and self.objective_per_step:
@@ -286,7 +302,7 @@ class CMDP(WaysIn, WaysOut, Problem):
     def _table(self, table: Any, kind: str) -> PairTable:
         """A table as given, or that of the constraint with this name."""
         if not isinstance(table, str):
-            return check_table(table, self.pairs, self.transitions, kind)
+            return check_table(table, self.pairs, self.transitions, kind, self.horizon)
         if table not in self.names:
             known = ", ".join(map(repr, self.names)) or "none"
             raise ValueError(f"{kind}={table!r} is not the name of a constraint; the model has {known}")
@@ -358,6 +374,17 @@ class CMDP(WaysIn, WaysOut, Problem):
         """Whether products and quotients of the costs' sizes may leave the range of floating-point numbers."""
         sizes = self.cost_sizes[self.cost_sizes > 0.0]
         return bool(sizes.size and (sizes.min() < 1.0 / LARGEST_RATIO or sizes.max() > LARGEST_RATIO))
+
+    def refuse_extremes(self, what: str) -> None:
+        """Raise a ValueError that says which costs are too large or too small for `what`, if any."""
+        names = ["the objective", *(f"constraint {row.name!r}" for row in self.rows)]
+        for name, size in zip(names, self.cost_sizes, strict=True):
+            if size > 0.0 and not 1.0 / LARGEST_RATIO <= size <= LARGEST_RATIO:
+                exponent = int(np.floor(np.log10(size)))
+                raise ValueError(
+                    f"{name} has costs of size {size:.1e}, too {'large' if exponent > 0 else 'small'} for {what}: "
+                    f"divide them, and the limit if there is one, by 1e{exponent} and multiply the results"
+                )
 
     def balanced(self) -> tuple[CMDP, Any]:
         """The same model with every cost divided by a power of two near its size, and those powers (rows + 1,).
@@ -433,10 +460,54 @@ def _check_pairs(
     return matrix, pairs.named(*names)
 
 
+def _row_sums(transitions: Any, discount: float, pairs: Pairs) -> tuple[float, float]:
+    """The smallest and the largest sum of a row, after a check of all rows."""
+    if isinstance(transitions, StagedTransitions):
+        return transitions.row_sums
+    if not isinstance(transitions, tuple):
+        return check_rows(transitions, discount, pairs.pair_name, pairs.state_name)
+    sums = []
+    for t, matrix in enumerate(transitions):
+        try:
+            sums.append(check_rows(matrix, discount, pairs.pair_name, pairs.state_name))
+        except ValueError as error:
+            raise ValueError(f"at stage {t}, {error}") from None
+    return min(low for low, _ in sums), max(high for _, high in sums)
+
+
+def _each(transitions: Any) -> tuple[Any, ...]:
+    """The matrices of all stages; one where they do not depend on the stage."""
+    return transitions if isinstance(transitions, tuple) else (transitions,)
+
+
+def _check_stages(transitions: Any, horizon: int | None, settings: tuple[Any, ...]) -> tuple[tuple[Any, ...], Pairs]:
+    """The transitions of every stage, and the pairs, which are the same in all of them."""
+    transitions = list(transitions)  # matrices are known by their ids
+    if horizon is None:
+        raise ValueError(
+            f"the transitions have {len(transitions)} matrices, one for each stage; that needs "
+            f"horizon={len(transitions)}"
+        )
+    if len(transitions) != horizon:
+        raise ValueError(f"there are transitions for {len(transitions)} stages, but the horizon is {horizon}")
+    known: dict[int, tuple[Any, Pairs]] = {}
+    for t, given in enumerate(transitions):
+        if id(given) in known:
+            continue
+        try:
+            known[id(given)] = _check_pairs(given, *settings)
+        except (ValueError, TypeError) as error:
+            raise type(error)(f"at stage {t}, {error}") from None
+        if not known[id(given)][1].same(known[id(transitions[0])][1]):
+            raise ValueError(f"stage {t} has other states or actions than stage 0")
+    return tuple(known[id(given)][0] for given in transitions), known[id(transitions[0])][1]
+
+
 def _check_constraints(constraints: Any, cmdp: CMDP) -> tuple[Limit, ...]:
     """Check the limits and their tables of values."""
     limits = check_limits(constraints)
     for limit in limits:
         check_limit_criterion(limit, cmdp.criterion, cmdp.gamma, cmdp.horizon)
-    tables = [check_table(c.values, cmdp.pairs, cmdp.transitions, f"constraint {c.name!r}") for c in limits]
+    known = (cmdp.pairs, cmdp.transitions)
+    tables = [check_table(c.values, *known, f"constraint {c.name!r}", cmdp.horizon) for c in limits]
     return tuple(replace(limit, values=table) for limit, table in zip(limits, tables, strict=True))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from cmdpkit.files import PathLike, load_arrays, save_arrays
 from cmdpkit.model.limits import AtLeast, AtMost, Between, Equal, Limit
 from cmdpkit.model.pairs import Pairs
+from cmdpkit.model.stages import like_shapes, restored_transitions, stored_transitions
 
 if TYPE_CHECKING:
     from cmdpkit.model.cmdp import CMDP
@@ -18,25 +18,22 @@ if TYPE_CHECKING:
 def save_model(cmdp: CMDP, path: PathLike) -> None:
     """See `CMDP.save`."""
     named, more = cmdp.pairs.arrays(), _extras(cmdp)
+    tables = like_shapes([cmdp.objective, *(np.asarray(c.values) for c in cmdp.constraints)])
     arrays: dict[str, Any] = {
-        "version": np.array(3 if more else 2 if named else 1),
+        "version": np.array(4 if cmdp.changes_with_time else 3 if more else 2 if named else 1),
         "gamma": np.array(cmdp.gamma),
         "initial": cmdp.initial,
         "maximise": np.array(cmdp.maximise),
-        "objective": cmdp.objective,
-        "values": np.array([c.values for c in cmdp.constraints]).reshape(-1, *cmdp.pairs.shape),
+        "objective": tables[0],
+        "values": np.array(tables[1:]).reshape(-1, *tables[0].shape),
         "limits": cmdp.stated(cmdp.limits),
         "at_least": cmdp.stated(cmdp.signs) < 0,
         "per_step": np.array([c.per_step for c in cmdp.constraints], dtype=bool),
         "names": np.array(cmdp.names, dtype=str),
         **named,
         **more,
+        **stored_transitions(cmdp.transitions),
     }
-    if sp.issparse(cmdp.transitions):
-        matrix = cmdp.transitions
-        arrays |= {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr}
-    else:
-        arrays["transitions"] = cmdp.transitions
     save_arrays(path, "cmdpkit model", arrays)
 
 
@@ -69,21 +66,18 @@ def load_model(cls: type[CMDP], path: PathLike) -> CMDP:
 
 
 def _from_arrays(cls: type[CMDP], arrays: dict[str, Any]) -> CMDP:
-    if int(arrays["version"]) not in (1, 2, 3):
-        raise ValueError(f"its format version is {arrays['version']}, this cmdpkit reads versions 1 to 3")
-    objective = arrays["objective"]
-    states = arrays["pair_first"].size - 1 if "pair_first" in arrays else len(objective)
+    if int(arrays["version"]) not in (1, 2, 3, 4):
+        raise ValueError(f"its format version is {arrays['version']}, this cmdpkit reads versions 1 to 4")
+    objective, values = arrays["objective"], arrays["values"]
+    by_stage = objective.ndim > 2 - ("pair_first" in arrays)
+    states = arrays["pair_first"].size - 1 if "pair_first" in arrays else objective.shape[-2]
     pairs = Pairs.from_arrays(arrays, states, objective.shape[-1])
-    if objective.shape != pairs.shape:
+    if objective.shape[by_stage:] != pairs.shape:
         raise ValueError(f"its objective has shape {objective.shape}, not {pairs.shape}")
-    if "transitions" in arrays:
-        transitions = arrays["transitions"]
-        transitions = transitions.reshape(states, -1, states) if pairs.is_full else transitions
-    else:
-        parts = (arrays["data"], arrays["indices"], arrays["indptr"])
-        transitions = sp.csr_array(parts, shape=(pairs.count, states))
-        transitions.check_format(full_check=True)
-    columns = [arrays[name] for name in ("values", "limits", "names", "at_least", "per_step")]
+    if by_stage:  # as lists, which leave no doubt
+        objective, values = list(objective), [list(table) for table in values]
+    transitions = restored_transitions(arrays, pairs)
+    columns = [values, *(arrays[name] for name in ("limits", "names", "at_least", "per_step"))]
     lows = arrays.get("lows", np.full(len(arrays["limits"]), np.nan))
     constraints = [_limit_from(*row) for row in zip(lows, *columns, strict=True)]
     if "stages" in arrays:

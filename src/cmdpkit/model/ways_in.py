@@ -388,12 +388,14 @@ class WaysOut:
         """
         from cmdpkit.model.tables import to_table
 
+        _refuse_stages(self, "a table of transitions")
         return to_table(self, path)
 
     def to_frame(self: Any) -> Any:
         """The table of `to_table` as a pandas DataFrame."""
         from cmdpkit.model.tables import to_frame
 
+        _refuse_stages(self, "a table of transitions")
         return to_frame(self)
 
     def to_drn(self: Any, path: PathLike, initial: Any = None) -> None:
@@ -404,4 +406,10 @@ class WaysOut:
         """
         from cmdpkit.model.storm import to_drn
 
+        _refuse_stages(self, "a DRN file")
         to_drn(self, path, initial)
+
+
+def _refuse_stages(cmdp: CMDP, what: str) -> None:
+    if cmdp.changes_with_time:
+        raise ValueError(f"{what} has no stages, and this model changes with time; use save(), or NumPy's files")

@@ -20,7 +20,7 @@ class MixturePolicy:
     Its values are the averages of theirs. Averaging the probabilities would give a different policy.
 
     Args:
-        policies: `TabularPolicy` objects of the same size.
+        policies: `TabularPolicy` objects of the same size, or `StagedPolicy` objects.
         weights: probability of each policy; uniform by default.
 
     Example:
@@ -32,11 +32,11 @@ class MixturePolicy:
         1
     """
 
-    def __init__(self, policies: Iterable[TabularPolicy], weights: Any = None) -> None:
-        self.policies = tuple(policies)
+    def __init__(self, policies: Iterable[Any], weights: Any = None) -> None:
+        self.policies: tuple[Any, ...] = tuple(policies)
         if not self.policies:
             raise ValueError("a mixture needs at least one policy")
-        sizes = {(p.states, p.actions) if isinstance(p, TabularPolicy) else type(p).__name__ for p in self.policies}
+        sizes = {_size(p) for p in self.policies}
         if len(sizes) > 1 or not all(isinstance(size, tuple) for size in sizes):
             raise ValueError(f"a mixture needs TabularPolicy objects of the same size, got {sorted(map(str, sizes))}")
         if not all(p.pairs.same(self.policies[0].pairs) for p in self.policies):
@@ -51,13 +51,13 @@ class MixturePolicy:
 
     @property
     def states(self) -> int:
-        return self.policies[0].states
+        return int(self.policies[0].states)
 
     @property
     def actions(self) -> int:
-        return self.policies[0].actions
+        return int(self.policies[0].actions)
 
-    def draw(self, rng: np.random.Generator) -> TabularPolicy:
+    def draw(self, rng: np.random.Generator) -> Any:
         """The policy to follow in this episode."""
         return self.policies[int(rng.choice(len(self.policies), p=self.weights))]
 
@@ -85,16 +85,30 @@ class MixturePolicy:
         arrays = load_arrays(path, "cmdpkit mixture")
         try:
             tables = as_floats(arrays["log_probabilities"], "log_probabilities")
-            if tables.ndim != 3 - ("pair_first" in arrays):
+            plain = 3 - ("pair_first" in arrays)
+            if tables.ndim not in (plain, plain + 1):
                 raise ValueError(f"its policies have shape {tables.shape}, not (policies, states, actions)")
-            return cls(
-                [TabularPolicy.from_arrays(arrays | {"log_probabilities": table}) for table in tables],
-                arrays["weights"],
-            )
+            kind = TabularPolicy if tables.ndim == plain else _staged_policy()
+            return cls([kind.from_arrays(arrays | {"log_probabilities": table}) for table in tables], arrays["weights"])
         except KeyError as error:
             raise ValueError(f"{path} is damaged: the entry {error} is missing") from error
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path} does not hold a valid mixture: {error}") from error
+
+
+def _staged_policy() -> Any:
+    from cmdpkit.policy.staged import StagedPolicy  # which imports this module
+
+    return StagedPolicy
+
+
+def _size(policy: Any) -> Any:
+    """The size of a policy, or the name of its type if it is none."""
+    if isinstance(policy, TabularPolicy):
+        return policy.states, policy.actions
+    if isinstance(policy, _staged_policy()):
+        return policy.horizon, policy.states, policy.actions
+    return type(policy).__name__
 
 
 def as_any_policy(policy: Any, pairs: Pairs) -> TabularPolicy | MixturePolicy:

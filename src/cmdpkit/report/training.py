@@ -43,10 +43,10 @@ def training_report(result: TrainingResult) -> Group:
     return Group(facts, "", *(Text(note, style="dim") for note in notes))
 
 
-def _certified_by(folder: str) -> str:
+def _certified_by(folder: Path) -> str:
     """The call that certifies the policy of a run: a program that has the environment, or the command line."""
     try:
-        env = str(json.loads((Path(folder) / "run.json").read_text())["env"])
+        env = str(json.loads((folder / "run.json").read_text())["env"])
     except (OSError, ValueError, KeyError):
         env = ""
     if env.startswith("python: "):

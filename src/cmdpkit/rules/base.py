@@ -27,6 +27,7 @@ class Weights(NamedTuple):
     radius: float | None = None  # largest mean KL divergence of the improvement
     accuracy: float | None = None  # relative error allowed in evaluations; 0 means up to rounding
     anchor: str | None = None  # None: the current policy; "keep": that of the last step; "return": go back to it first
+    visit_error: float | None = None  # a learner that knows the model lowers it to this, as far as it can
 
 
 class State(NamedTuple):

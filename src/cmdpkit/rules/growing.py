@@ -5,14 +5,16 @@ with the weights λ⁺ gives π⁺. The step holds the visits fixed, and predict
 may have cost; both are known once π⁺ is evaluated (docs/theory.md has the theorems):
 
     (T1)  max_s ℓ(s)/(1 − γ) − Σ_s x⁺(s) ℓ(s) ≤ e + ½ (D(x⁺, x_k) + ½ ‖λ⁺ − λ_k‖²_*)
-    (T2)  step · ‖V(π⁺) − v⁺‖_M ≤ e
+    (T2)  step · ‖V(π⁺) − v⁺‖_M ≤ e/100
 
 with ℓ the logarithm of the mirror step's normaliser, D the discounted KL divergence, v⁺ the predicted values (λ⁺ is
 max(0, λ_k + η′ v⁺)), M = η′/step, ‖v‖²_M = Σ M_i v_i² and ‖λ‖²_* = Σ λ_i²/M_i.
 
 A candidate that passes both is accepted, and both steps triple. Otherwise another is made from the same anchor π_k,
-with the values of the rejected one: this is Algorithm 1's inner loop, with new weights in each of its steps. When
-several have failed, the run returns to π_k and takes smaller steps.
+with the values of the rejected one: this is Algorithm 1's inner loop, with new weights in each of its steps. Where
+values and weights have settled and (T1) still fails, the policy lags behind in states that it hardly visits; there news
+travels from state to state, one policy after the other, and backups of the values let it travel without evaluations.
+When several candidates have failed, the run returns to π_k and takes smaller steps.
 """
 
 from __future__ import annotations
@@ -43,6 +45,15 @@ INEXACT, ROUGHEST = 1e-2, 1e-3
 ALLOWED = 100.0
 """e of the two tests, in units of 1/(1 − γ), the sum of all visits (measured: docs/decisions.md)."""
 
+MISS = 0.01
+"""(T2) allows this part of e: values that were not predicted are worse than visits that were held."""
+
+SETTLED = 0.01
+"""Values have settled when (T2) would pass with this part of what it allows."""
+
+HELD = 1.0
+"""What held visits may cost after backups, in units of 1/(1 − γ)."""
+
 CANDIDATES, REDUCTION = 8, 9.0
 """When this many candidates from one anchor have failed, both steps are divided by the second (docs/decisions.md)."""
 
@@ -59,6 +70,7 @@ class State(NamedTuple):
     total: float = 0.0  # Σ step
     size: float = 0.0  # ‖λ_0‖_*
     rejected: int = 0  # candidates from this anchor
+    missed: float = np.inf  # (T2) of the last of them, in units of what is allowed
     reductions: int = 0  # of the steps, so far
     accuracy: float = 0.0
     distance: float = np.inf  # in units of V_0
@@ -91,6 +103,8 @@ class GrowingPMDPD:
         exact = (lam - before) / state.eta_dual
         predicted = np.where(lam > 0.0, exact, np.minimum(exact, predicted))
         weights = weights._replace(constraints=lam, anchor="keep" if keep else None)
+        if keep and state.missed <= SETTLED:
+            weights = weights._replace(visit_error=HELD / (1.0 - view.gamma))
         return weights, state._replace(multipliers=lam, anchored=before, predicted=predicted)
 
     def observe(self, state: State, view: View) -> State:
@@ -100,8 +114,10 @@ class GrowingPMDPD:
         state = state._replace(distance=distance, accuracy=accuracy)
         if state.rejected == CANDIDATES:
             return _scaled(state, 1.0 / REDUCTION)._replace(rejected=0, reductions=state.reductions + 1)
-        if state.multipliers.size and max(errors(state, view)) > allowed_error(state, view.gamma):
-            return state._replace(rejected=state.rejected + 1)
+        if state.multipliers.size:
+            allowed, (held, missed) = allowed_error(state, view.gamma), errors(state, view)
+            if held > allowed or missed > MISS * allowed:
+                return state._replace(rejected=state.rejected + 1, missed=missed / (MISS * allowed))
         total = state.total + state.step
         average = state.average + state.step / total * (state.multipliers - state.average)
         state = state._replace(rejected=0, total=total, average=average)

@@ -25,7 +25,6 @@ def run_balanced(cmdp: CMDP, solver: Callable[[CMDP, Budget], Outcome], budget: 
     inner = replace(budget, watch=told)
     with np.errstate(all="ignore"):
         outcome = solver(balance.even, inner)
-        budget.interrupted = inner.interrupted
         status, certificate, rows = outcome.status, outcome.certificate, balance.even.row_prices
         if certificate.infeasibility is not None:
             proof = balance.farkas(rows(certificate.infeasibility), float(certificate.infeasibility_margin or 0.0))

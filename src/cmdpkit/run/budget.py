@@ -64,15 +64,30 @@ Callback = Callable[[Snapshot], Any]
 
 
 @dataclass
+class Interruption:
+    """Whether Ctrl-C was pressed or a callback asked to stop: shared by the budgets of a run and of its parts."""
+
+    requested: bool = False
+
+
+@dataclass
 class Budget:
-    """Limits of a run. `watch` is called after every iteration and stops the run by returning True."""
+    """Limits of a run. `watch` is called after every iteration and stops the run by returning True.
+
+    A copy made by `dataclasses.replace`, for a part of the run, is interrupted together with the original.
+    """
 
     max_iterations: int | None = None
     time_limit: float | None = None
     watch: Callback | None = None
     transitions: int | None = None  # maximum number of transitions drawn
     started: float = field(default_factory=time.perf_counter)
-    interrupted: bool = False  # Ctrl-C was pressed, or the callback asked to stop
+    interruption: Interruption = field(default_factory=Interruption)
+
+    @property
+    def interrupted(self) -> bool:
+        """Ctrl-C was pressed, or the callback asked to stop."""
+        return self.interruption.requested
 
     @property
     def elapsed(self) -> float:
@@ -86,7 +101,7 @@ class Budget:
     def tell(self, news: Snapshot) -> None:
         """Call the callback, if there is one."""
         if self.watch is not None and isinstance(stop := self.watch(news), (int, np.bool_, np.integer)) and stop:
-            self.interrupted = True
+            self.interruption.requested = True
 
     @property
     def stopped(self) -> bool:
@@ -119,7 +134,7 @@ class Budget:
         def stop(*_: Any) -> None:
             if self.interrupted:
                 raise KeyboardInterrupt
-            self.interrupted = True
+            self.interruption.requested = True
 
         signal.signal(signal.SIGINT, stop)
         try:

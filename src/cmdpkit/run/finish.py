@@ -15,7 +15,8 @@ from cmdpkit.certificates.checker import certificate_of, exact_certificate, refu
 from cmdpkit.certificates.prover import best_bound
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.patience import Stopped, until
-from cmdpkit.evaluation.rational import RationalModel, below, is_small
+from cmdpkit.evaluation.rational import is_small
+from cmdpkit.evaluation.rational_averages import RationalAverages
 from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.conflict import Conflict, minimal_conflict, relaxation, rounded_outwards
@@ -282,6 +283,25 @@ def with_others_behind(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budget)
     return min(answers, key=lambda one: _merit(one.certificate, tol))
 
 
+def with_columns_behind(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budget) -> Outcome:
+    """Where PMD-PD ends its default number of steps without a proof, the columns look for one from where it stands.
+
+    They start from its policies and multipliers. What they find is the answer and its certificate; iterations, history,
+    last and average policy are those of PMD-PD.
+    """
+    if outcome.status is not Status.ITERATION_LIMIT or budget.exhausted():
+        return outcome
+    ends = (outcome.policy, outcome.last_policy, outcome.average_policy)
+    start = Start(tuple(p for p in ends if p is not None), outcome.policy, outcome.certificate.multipliers)
+    quiet = replace(budget, max_iterations=None, watch=None)
+    found = solve_by_columns(cmdp, "columns", tol, quiet, start)
+    found = with_exact_arithmetic(cmdp, with_others_behind(cmdp, found, tol, quiet), tol, quiet)
+    if found.status not in (Status.OPTIMAL, Status.INFEASIBLE):
+        return outcome
+    note = "" if found.status is Status.INFEASIBLE else "The steps did not converge; the policy is from exact columns."
+    return replace(outcome, status=found.status, policy=found.policy, certificate=found.certificate, note=note)
+
+
 def with_exact_arithmetic(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budget) -> Outcome:
     """A small model that double precision has left unproved: the last step in exact arithmetic."""
     if outcome.status is not Status.NUMERICAL_ERROR or not is_small(cmdp) or budget.exhausted():
@@ -305,12 +325,12 @@ def with_exact_arithmetic(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budg
 
 
 def _with_exact_average(cmdp: CMDP, outcome: Outcome, tol: float, budget: Budget) -> Outcome:
-    """The bound of the same multipliers: where a part of the model is hardly ever left, Th − h is all rounding."""
+    """The same policy and multipliers: where a part of the model is hardly ever left, Th − h is all rounding."""
     if outcome.certificate.infeasibility is not None:
         return outcome
     prices = cmdp.row_prices(outcome.certificate.multipliers)
-    bound = below(RationalModel(cmdp).least_average([1.0, *prices], budget.exhausted))
-    certificate = certificate_of(cmdp, outcome.policy, prices, bound)
+    model = RationalAverages(cmdp)
+    certificate = exact_certificate(model, outcome.policy, prices, model.bound([1.0, *prices], budget.exhausted))
     if _merit(certificate, tol) >= _merit(outcome.certificate, tol):
         return outcome
     status = Status.OPTIMAL if certificate.optimal(tol) else outcome.status

@@ -46,7 +46,8 @@ class Prover:
         self.stop = stop
         self.next_check = 10
         self.next_refutation = 20
-        self.bound = -np.inf
+        self.bound = -np.inf  # the largest G(λ) so far
+        self.asked: list[tuple[float, Array]] = []  # G(λ) and λ, of all that were asked
         self.closest: tuple[float, Array] | None = None  # smallest distance that a rule has told, and its multipliers
         self.average: list[Array] = []  # the rule's own mean of its multipliers, if it keeps one
         self.multipliers = np.zeros(cmdp.num_rows)
@@ -66,12 +67,11 @@ class Prover:
         if self.tol == 0.0 or (k < max(first, self.next_check) and not self._promising(iterate)):
             return None
         self.next_check = k + max(10, k // 10)
-        near = [policy for policy, values in self._policies() if self._feasible(values[1:])]
+        near = [(policy, values[0]) for policy, values in self._policies() if self._feasible(values[1:])]
         for lam in self._candidates() if near else []:
             self._ask(lam)
-            for policy in near:
-                plan = self.recorder.learner.plan
-                certificate = certificate_of(self.cmdp, policy(), self.multipliers, self.bound, plan)
+            for policy, objective in near:
+                certificate = self._certificate(policy(), objective)
                 if self._proved(certificate):
                     return Proved(policy(), certificate)
         if k >= self.next_refutation:  # also when a policy is near: the limits may be missed by very little
@@ -112,8 +112,19 @@ class Prover:
         """Ask for G(λ), and keep the best."""
         lam, choice = self.cmdp.netted(lam), self.cmdp.pairs.argmin(-self.recorder.policy.log_pi)
         bound = minimise(self.cmdp, np.append(1.0, lam), choice, stop or self.stop).bound
+        self.asked.append((bound, lam))
         if bound > self.bound:
             self.bound, self.multipliers = bound, lam
+
+    def _certificate(self, policy: TabularPolicy, objective: float) -> Certificate:
+        """With the bound that is nearest to the policy's objective V_0.
+
+        That is the largest, but for a policy that exceeds a limit by rounding errors only: with steep prices a bound
+        can then lie far above what the policy attains, and another one proves it.
+        """
+        known = [(self.bound, self.multipliers), *self.asked]
+        bound, lam = min(known, key=lambda one: abs(objective - one[0]))
+        return certificate_of(self.cmdp, policy, lam, bound, self.recorder.learner.plan)
 
     def _refute(self) -> Proved | None:
         """When multipliers run away, their direction is a candidate for a proof that the limits cannot be met."""
@@ -131,14 +142,14 @@ class Prover:
         end = time.perf_counter() + GRACE
         late = (lambda: time.perf_counter() > end) if self.stop() else never
         with contextlib.suppress(Stopped), until(late):
-            for lam in self._candidates():
+            for lam in (*self._candidates(), np.zeros(self.cmdp.num_rows)):
                 self._ask(lam, late)
         policies = [self.recorder.policy]
-        plan = self.recorder.learner.plan
-        certificates = [certificate_of(self.cmdp, policies[0], self.multipliers, self.bound, plan)]
+        rows, average_values = self.recorder.rows, self.recorder.values / max(1, len(self.recorder.rows))
+        certificates = [self._certificate(policies[0], rows[-1].objective if rows else 0.0)]
         with contextlib.suppress(Stopped), until(late):
             average = self.recorder.average_policy
-            certificates.append(certificate_of(self.cmdp, average, self.multipliers, self.bound, plan))
+            certificates.append(self._certificate(average, float(average_values[0])))
             policies.append(average)
         # The policy to use: safe enough if there is such a one, then the one proved optimal to the smaller tolerance.
         merits = [(not c.feasible(self.allowed_violation), max(c.gap, c.violation)) for c in certificates]
@@ -151,9 +162,11 @@ class Prover:
     def state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"next_check": self.next_check, "next_refutation": self.next_refutation}
         state |= {"bound": self.bound, "multipliers": self.multipliers}
+        state |= {"asked": np.array([[bound, *lam] for bound, lam in self.asked]).reshape(-1, 1 + self.cmdp.num_rows)}
         return state if self.closest is None else state | {"distance": self.closest[0], "closest": self.closest[1]}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.next_check, self.next_refutation = int(state["next_check"]), int(state["next_refutation"])
         self.bound, self.multipliers = float(state["bound"]), np.asarray(state["multipliers"])
+        self.asked = [(float(row[0]), np.asarray(row[1:])) for row in state["asked"]]
         self.closest = (float(state["distance"]), np.asarray(state["closest"])) if "distance" in state else None

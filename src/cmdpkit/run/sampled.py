@@ -127,7 +127,7 @@ def _estimator(simulator: Simulator, sampling: Sampling, meter: Meter) -> Rollou
         return Pooled(simulator, sampling.rollouts, sampling.value_rollouts, meter)
     horizon = None
     if sampling.estimator == "truncated":
-        horizon = sampling.horizon or rollout_horizon(simulator.gamma)
+        horizon = sampling.horizon or simulator.ends_within or rollout_horizon(simulator.gamma)
     return Rollouts(simulator, Practical(sampling.rollouts, sampling.value_rollouts, horizon), meter)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array, digest
-from cmdpkit.model import CMDP, refuse_averages
-from cmdpkit.simulators.simulator import Integers, Returns, Simulator, ranges, stream
+from cmdpkit.model import CMDP, StagedTransitions, as_csr, refuse_averages
+from cmdpkit.simulators.simulator import Integers, Returns, Simulator, Sums, ranges, stream
 
 STREAM_ROLLOUTS = 1_024
 """Rollouts of a compiled simulator that share a random stream."""
@@ -36,6 +36,12 @@ class ModelSimulator(Simulator):
         self.bounds = np.stack([self.quantities.min(axis=1), self.quantities.max(axis=1)], axis=1)
         if self.actions > 65_536 or self.states >= 2**32:
             raise ValueError("the compiled simulator takes at most 65,536 actions and 2^32 states")
+
+    @property
+    def ends_within(self) -> int | None:
+        """After so many steps nothing is counted any more, whatever happens: the stages of a horizon."""
+        staged = self.cmdp.transitions
+        return staged.horizon if isinstance(staged, StagedTransitions) else None
 
     def identity(self) -> dict[str, Any]:
         return super().identity() | {"model": digest(*self._matrix, self.quantities, self.cmdp.initial)}
@@ -105,9 +111,7 @@ class ModelSimulator(Simulator):
 
     @cached_property
     def _matrix(self) -> tuple[Any, Any, Any]:
-        import scipy.sparse as sp
-
-        matrix = sp.csr_array(self.cmdp.transitions)
+        matrix = as_csr(self.cmdp.transitions)
         return matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), matrix.data
 
     @property
@@ -134,15 +138,80 @@ def _starts(pointers: Any, columns: Any, data: Any) -> tuple[Any, Any]:
     return table, pointers
 
 
-def as_simulator(model: Any) -> Simulator:
-    """Return a simulator unchanged; make one of a model."""
+class StagedSimulator(ModelSimulator):
+    """The simulator of a finite horizon: rollouts go from stage to stage, and end after T steps.
+
+    Quantities count from the least of their stage on; `sums` says what that leaves out.
+    """
+
+    def __init__(self, cmdp: CMDP) -> None:
+        assert cmdp.horizon is not None
+        self.cmdp, self.horizon, self._steps = cmdp, cmdp.horizon, cmdp.horizon
+        self.criterion, self.actions, self.gamma = cmdp.criterion, cmdp.actions, cmdp.gamma
+        self.constraints, self.maximise = cmdp.constraints, cmdp.maximise
+        self.objective_name, self.objective_per_step = cmdp.objective_name, cmdp.objective_per_step
+        self._set_units()
+        self._stages: StagedTransitions = cmdp.lowering.model.transitions  # type: ignore[union-attr]
+        self.pairs, self.states = self._stages.pairs, self._stages.shape[1]
+        rows = self.num_rows + 1
+        tables = np.zeros((rows, self._steps, cmdp.pairs.count))
+        for table, given, stage in zip(
+            tables, (cmdp.objective, *(c.values for c in cmdp.rows)), (None, *(c.stage for c in cmdp.rows)), strict=True
+        ):
+            each = np.broadcast_to(np.asarray(given).reshape(-1, cmdp.pairs.count), table.shape)
+            some = slice(None) if stage is None else stage
+            table[some] = each[some]
+        self.lows, self.highs = tables.min(axis=2), tables.max(axis=2)  # (rows + 1, T)
+        above = (tables - self.lows[:, :, None]).reshape(rows, -1)
+        self.quantities: Array = np.zeros((rows, self.pairs.count))
+        self.quantities[:, : above.shape[1]] = above
+        self.bounds = np.stack([np.zeros(rows), (self.highs - self.lows).max(axis=1)], axis=1)
+
+    @property
+    def ends_within(self) -> int:
+        return self._steps
+
+    def sums(self, horizon: int) -> Sums:
+        weights = self.gamma ** np.arange(self._steps)
+        none = np.zeros(len(self.lows))
+        return Sums(self.lows @ weights, (self.highs - self.lows) @ weights, none, none)
+
+    @cached_property
+    def _matrix(self) -> tuple[Any, Any, Any]:
+        plain = StagedTransitions(self._stages.matrices, np.ones(self._steps - 1), self._stages.own, whole=True)
+        matrix = plain.tocsr()
+        return matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), matrix.data
+
+    @cached_property
+    def _initial_starts(self) -> tuple[Any, Any]:
+        states = np.flatnonzero(self.cmdp.initial)
+        return _starts(np.array([0, states.size]), states, self.cmdp.initial[states])
+
+
+def as_simulator(model: Any, what: str = "simulation", horizons: bool = False) -> Simulator:
+    """Return a simulator unchanged; make one of a model, if its values are those of rollouts.
+
+    `horizons` says that finite horizons are welcome, of which the simulator has a state for each state and stage.
+    """
     if isinstance(model, CMDP):
-        if model.criterion in ("total", "horizon"):
+        if model.criterion == "average":
             raise ValueError(
-                f"rollouts are for discounted models; the criterion of this one is the {model.value_name}. Solve it "
-                "from its transitions: solve(model)"
+                f"{what} cannot prove a long-run average: no rollout is long enough, and how fast a chain mixes is not "
+                "known from samples. evaluate() and certify() of this model are exact; for rollouts, give it a "
+                "discount, as in model.with_criterion(gamma=0.999), with limits per step"
             )
-        return ModelSimulator(model)
+        if model.criterion == "total" and horizons:
+            raise ValueError(
+                f"{what} is for discounted models and finite horizons, where it is known when a rollout may end; the "
+                f"criterion of this one is the {model.value_name}. evaluate() and certify() of this model are exact; "
+                "for rollouts, give it a horizon, as in model.with_criterion(horizon=1000)"
+            )
+        if model.criterion in ("total", "horizon") and not horizons:
+            raise ValueError(
+                f"{what} is for discounted models; the criterion of this one is the {model.value_name}. Solve it from "
+                "its transitions: solve(model) and certify(model, policy) prove the optimum"
+            )
+        return StagedSimulator(model) if model.criterion == "horizon" else ModelSimulator(model)
     if not isinstance(model, Simulator):
         raise TypeError(f"a cmdpkit.CMDP or cmdpkit.Simulator is needed, not {type(model).__name__}")
     return model

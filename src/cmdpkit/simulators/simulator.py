@@ -46,6 +46,15 @@ class Returns(NamedTuple):
         return self.sums / self.rollouts
 
 
+class Sums(NamedTuple):
+    """What is known of the sums of n quantities over rollouts that count from the least value of a step on."""
+
+    least: Array  # (n,) the sum of the least values
+    span: Array  # (n,) by how much a rollout can exceed it
+    rest_low: Array  # (n,) what is cut off is at least this
+    rest_high: Array  # (n,) and at most this
+
+
 BLOCK = 50_000
 """Rollouts of a user's simulator that are advanced together; it bounds the memory used."""
 
@@ -126,6 +135,18 @@ class Simulator(Problem):
         self._ends = _check_bounds(bounds, self.num_constraints + 1)
         self.bounds: Any = None if self._ends is None else self._ends[self._sources]
         self._step, self._start = step, start
+
+    @property
+    def ends_within(self) -> int | None:
+        """After so many steps nothing is counted any more; None if that is not known."""
+        return None
+
+    def sums(self, horizon: int) -> Sums:
+        """Bounds on the sums over rollouts of this many steps, and on what comes after them."""
+        low, high = self.bounds.T
+        length = (1.0 - self.gamma**horizon) / (1.0 - self.gamma)
+        rest = self.gamma**horizon / (1.0 - self.gamma)
+        return Sums(low * length, (high - low) * length, rest * low, rest * high)
 
     def identity(self) -> dict[str, Any]:
         """What is known of the simulator, as plain data, to recognise its checkpoints."""

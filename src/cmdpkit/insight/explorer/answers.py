@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.evaluation.patience import Stopped, cancelled, cancelled_by
+from cmdpkit.insight.curves import Frontier
 from cmdpkit.insight.explorer.dials import Desk, Setting
-from cmdpkit.insight.frontier import Frontier, frontier
+from cmdpkit.insight.frontier import frontier
 from cmdpkit.model import CMDP
 from cmdpkit.run.result import Result
 from cmdpkit.run.status import Status

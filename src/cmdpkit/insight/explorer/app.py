@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,8 @@ from cmdpkit.insight.explorer.guard import guard
 from cmdpkit.insight.figures import frontier_figure
 from cmdpkit.insight.report.solved import frontier_words
 from cmdpkit.insight.report.write import write_report
-from cmdpkit.insight.words import problem_words
+from cmdpkit.insight.words import is_proved, problem_words
 from cmdpkit.run.result import Result
-from cmdpkit.run.status import Status
 
 LIVE = 400
 """Up to so many states the page answers while a slider is dragged, else when it is let go."""
@@ -36,7 +36,7 @@ FILES = {"model": "model.npz", "policy": "policy.npz", "report": "report.html"}
 class Explorer:
     """The page of one model: its desk of dials, its answers, and the settings that are pinned."""
 
-    def __init__(self, desk: Desk, title: str, subtitle: str, source: str, seconds: float, port: int) -> None:
+    def __init__(self, desk: Desk, title: str, subtitle: str, source: Sequence[str], seconds: float, port: int) -> None:
         self.desk, self.answers = desk, Answers(desk, seconds)
         self.title, self.subtitle, self.source = title, subtitle, source
         self.pins: dict[str, tuple[Setting, Result]] = {}
@@ -212,8 +212,13 @@ class Explorer:
         except (ValueError, ArithmeticError) as error:
             return no_update, str(error)
         if not found.feasible.any():
-            return no_update, "No value of this limit can be met, because the others cannot."
-        objective = result.objective if result.status is Status.OPTIMAL else float("nan")
+            told = (
+                "No value can be met, because the other limits cannot."
+                if found.complete
+                else "No curve in the time allowed."
+            )
+            return view.empty_figure(told), ""
+        objective = result.objective if is_proved(result) else float("nan")
         figure = frontier_figure(found, (float(cmdp.limits[axis]), objective))
         return figure, frontier_words(found)
 

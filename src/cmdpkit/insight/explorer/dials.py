@@ -124,18 +124,20 @@ class Desk:
             return None
         return places_of(self.name, self.parameters(setting[len(self._limits) :]))
 
-    def command(self, setting: Setting, source: str) -> list[str]:
-        """The command that writes the report of a setting."""
-        words = ["cmdpkit", "report", source]
+    def command(self, setting: Setting, source: Sequence[str]) -> list[str]:
+        """The command that writes the report of a setting; `source` is the model with its own flags."""
+        words = ["cmdpkit", "report", *source]
         count = len(self._limits)
         changed = self.parameters(setting[count:]) if self.name else {}
         for name, value in changed.items():
             words += ["--set", f"{name}={value!r}"]
-        model = self.model(setting)
-        for limit in model.constraints:
+        table = source[0].lower().endswith(".csv")
+        for limit in self.model(setting).constraints:
             bound = limit.bound
             text = ",".join(f"{x!r}" for x in bound) if isinstance(bound, list) else f"{bound!r}"
-            words += ["--limit", f"{limit.name}={text}"]
+            # A table does not say on which side a limit is
+            sense = limit.symbol if table and not isinstance(bound, list) else "="
+            words += ["--limit", f"{limit.name}{sense}{text}"]
         return words
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -22,7 +22,7 @@ def explore(
     parameters: dict[str, Any] | None = None,
     title: str = "model",
     subtitle: str = "",
-    source: str = "model.npz",
+    source: Sequence[str] = ("model.npz",),
     port: int = PORT,
     time_limit: float = 10.0,
     ready: Callable[[str], Any] = print,
@@ -32,7 +32,8 @@ def explore(
     Args:
         cmdp: the model.
         name, parameters: if it is built in, its name and the parameters it was made with, which can then be moved too.
-        title, subtitle, source: heading, and the model's name in commands.
+        title, subtitle: the heading.
+        source: the model in commands, with its flags, as in ["table.csv", "--set", "gamma=0.9"].
         port: the port; 0 takes a free one.
         time_limit: seconds that an answer may take; then the best so far is shown.
         ready: called with the address when the page can be opened.
@@ -50,7 +51,7 @@ def serving(
     parameters: dict[str, Any] | None = None,
     title: str = "model",
     subtitle: str = "",
-    source: str = "model.npz",
+    source: Sequence[str] = ("model.npz",),
     port: int = 0,
     time_limit: float = 10.0,
 ) -> Iterator[tuple[Any, str]]:

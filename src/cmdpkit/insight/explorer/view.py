@@ -14,7 +14,7 @@ from cmdpkit.insight.choices import Choices, choices_of
 from cmdpkit.insight.explorer.dials import Dial, Setting
 from cmdpkit.insight.figures import Figure, action_table, layout, policy_map, stage_map
 from cmdpkit.insight.places import find_map
-from cmdpkit.insight.words import number, objective_name, proof_words, state_label
+from cmdpkit.insight.words import is_proved, number, objective_name, proof_words, state_label
 from cmdpkit.run.result import Result
 from cmdpkit.run.status import Status
 
@@ -29,10 +29,11 @@ SIGNS = {"good": "✓ ", "bad": "✕ ", "open": "… "}
 
 def headline(result: Result) -> list[Any]:
     """The status, with what it means."""
-    kind = KINDS.get(result.status, "open")
+    status, told = (Status.OPTIMAL, Status.OPTIMAL.advice) if is_proved(result) else (result.status, result.message)
+    kind = KINDS.get(status, "open")
     return [
-        html.Span(SIGNS[kind] + result.status.value, className=f"badge {kind}", id="status"),
-        html.Span(f" {result.message}", id="message"),
+        html.Span(SIGNS[kind] + status.value, className=f"badge {kind}", id="status"),
+        html.Span(f" {told}", id="message"),
         html.Span(f" {result.time:.3g} s", className="note", id="seconds"),
     ]
 
@@ -90,8 +91,13 @@ def _policy_figure(problem: Any, choices: Choices, axes: Any) -> Figure:
         return stage_map(problem, choices)
     if problem.states <= TABLE_STATES and problem.actions <= TABLE_ACTIONS and choices.horizon is None:
         return action_table(problem, choices)
+    return empty_figure("no map of so many states")
+
+
+def empty_figure(told: str) -> Figure:
+    """Nothing to draw, and why."""
     hidden = {"visible": False}
-    text = {"text": "no map of so many states", "showarrow": False, "font": {"size": 14}}
+    text = {"text": told, "showarrow": False, "font": {"size": 14}}
     return {"data": [], "layout": layout(120, xaxis=hidden, yaxis=hidden, annotations=[text])}
 
 

@@ -44,7 +44,7 @@
       page = Math.min(Math.max(page, 0), pages - 1);
       body.replaceChildren(...found.slice(page * ROWS, (page + 1) * ROWS).map((row) => {
         const tr = make("tr");
-        if (policy.stages) tr.append(make("td", "right", String(policy.stages[row])));
+        if (policy.stages) tr.append(make("td", "", String(policy.stages[row])));
         const where = make("td", "", state(row));
         if (isMixed(row)) where.append(" ", make("span", "mixed", "randomised"));
         tr.append(where, cell(row));
@@ -94,7 +94,7 @@
       stage = Number(slider.value);
       $("stage-number").textContent = slider.value;
       filter();
-      for (const { id, stages } of figures) if (drawn && stages.length) window.Plotly.react(id, stages[stage].data, stages[stage].layout, config);
+      for (const { id, stages } of figures) if (drawn && stages.length) window.Plotly.react(id, stages[stage].data, fitted(stages[stage].layout), config);
     });
   }
 
@@ -106,7 +106,9 @@
   const narrow = () => window.innerWidth < 640;
 
   function fitted(layout) {
-    return narrow() ? { ...layout, font: { ...layout.font, size: 11 }, margin: { ...layout.margin, l: 48, r: 8 } } : layout;
+    if (!narrow()) return layout;
+    const { scaleanchor, ...yaxis } = layout.yaxis ?? {};
+    return { ...layout, yaxis, font: { ...layout.font, size: 11 }, margin: { ...layout.margin, l: 48, r: 8 } };
   }
 
   async function inflate(text) {

@@ -15,6 +15,7 @@ from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.evaluation import evaluate
 from cmdpkit.exact.conflict import rounded_outwards
 from cmdpkit.insight.choices import Choices, choices_of
+from cmdpkit.insight.curves import Frontier
 from cmdpkit.insight.diagnose import diagnose
 from cmdpkit.insight.figures import (
     action_table,
@@ -26,12 +27,13 @@ from cmdpkit.insight.figures import (
     visits_figure,
     visits_map,
 )
-from cmdpkit.insight.frontier import Frontier, frontier
+from cmdpkit.insight.frontier import frontier
 from cmdpkit.insight.places import Map, find_map
 from cmdpkit.insight.report.page import Page, badge, bullets, cards, paragraphs, table, terms
 from cmdpkit.insight.words import (
     action_label,
     counted,
+    is_proved,
     number,
     objective_name,
     price_words,
@@ -244,7 +246,7 @@ def _frontier(page: Page, cmdp: CMDP, name: str, result: Result, seconds: float)
             ]
         )
     index = found.model.names.index(name)
-    answer = (float(found.model.limits[index]), result.objective) if result.status is Status.OPTIMAL else None
+    answer = (float(found.model.limits[index]), result.objective) if is_proved(result) else None
     return title + page.figure(frontier_figure(found, answer), frontier_words(found))
 
 
@@ -259,7 +261,8 @@ def frontier_words(found: Frontier) -> str:
         told += f"The time did not suffice for the whole curve: the bounds are up to {apart}."
     if isfinite(edge := float(found.least[0])):
         worse = "less" if found.model.rows[found.model.names.index(found.name)].sign > 0 else "more"
-        told += f" No policy has {worse} than {number(0.0 if abs(edge) < 1e-9 else edge)}."
+        who = "No policy that meets the other limits" if found.model.num_constraints > 1 else "No policy"
+        told += f" {who} has {worse} than {number(0.0 if abs(edge) < 1e-7 else edge)}."
     return told
 
 
@@ -324,7 +327,7 @@ def _table(page: Page, problem: Problem, choices: Choices, where: Map | None, un
         else ""
     )
     titles = [*(["stage"] if staged else []), "state", "action", *([unit] if choices.visits is not None else [])]
-    right = {"stage", unit}
+    right = {unit}
     head = "".join(f"<th{' class=right' if title in right else ''}>{title}</th>" for title in titles)
     return (
         "<h3>State by state</h3>"
