@@ -325,11 +325,6 @@ MUTANTS: list[Mutant] = [
             "all stages are like the first",
         ),
         ("np.repeat(w / w[0], pairs.states)", "np.repeat(w / w[-1], pairs.states)", "values are of another unit"),
-        (
-            "stage = np.minimum(rows // self.own.count, self.horizon - 1)",
-            "stage = rows // self.own.count",
-            "the end is a stage",
-        ),
     ),
     *of(
         "evaluation/stages.py",

@@ -55,7 +55,7 @@ def test_the_best_of_all_deterministic_policies(kind):
 
 
 def test_a_machine_that_must_not_randomise():
-    """Broken at most 8 % of the time: the best policy randomises, and the best that does not is 1 % worse."""
+    """Broken at most 8 % of the time: the best policy randomises, and the best that does not earns less."""
     cmdp = ck.problems.maintenance(levels=5, average=True)
     free, fixed = ck.solve(cmdp), ck.solve(cmdp, deterministic=True)
     assert fixed.status is Status.OPTIMAL

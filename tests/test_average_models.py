@@ -335,7 +335,7 @@ def test_what_is_refused():
         ck.solve(cmdp, sampling=ck.Sampling())
     with pytest.raises(ValueError, match=r"schedule='theory'.*knows discounted models only"):
         ck.solve(cmdp, "pmd-pd", schedule="theory", max_iterations=10)
-    with pytest.raises(ValueError, match="simulation knows discounted models only"):
+    with pytest.raises(ValueError, match="cannot prove a long-run average"):
         ck.certify_by_simulation(cmdp, ck.TabularPolicy.uniform(6, 2))
 
 

@@ -268,6 +268,37 @@ def test_a_saved_result_and_a_simulator_have_a_report(tmp_path):
     assert f"{learned.samples:,} transitions" in text_of(tmp_path / "learned.html")
 
 
+def simulated():
+    def step(stock, order, rng):
+        return np.minimum(stock, 2), np.stack([order * 1.0, stock * 0.1])
+
+    limits = [ck.AtMost(None, 1.0, name="stock")]
+    return ck.Simulator(
+        step, lambda n, rng: np.zeros(n, dtype=int), states=3, actions=2, gamma=0.5, constraints=limits,
+        bounds=[(0.0, 1.0), (0.0, 1.0)],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: ck.solve(simulated(), max_iterations=3), "fresh rollouts"),
+        (lambda: ck.solve(ck.problems.paper().with_limits(utility=None)), "Nothing is limited."),
+        (lambda: ck.solve(ck.problems.paper(), max_iterations=0), "iteration limit"),
+        (lambda: ck.solve(ck.problems.maintenance(), deterministic=True), "this is not proved"),
+        (
+            lambda: ck.solve(ck.CMDP(np.ones((1, 1, 1)), reward=[[1.0]], gamma=0.9)),
+            "In each of 1 state, which of 1 action",
+        ),
+    ],
+    ids=["simulator", "no limits", "no iterations", "deterministic", "one state"],
+)
+def test_every_kind_of_result_has_a_report(make, said, tmp_path):
+    path = tmp_path / "report.html"
+    make().report(path, time_limit=1.0)
+    assert said in text_of(path)
+
+
 # -- the command ------------------------------------------------------------------------------------------------------
 
 

@@ -73,8 +73,8 @@ class NeuralSettings:
     num_envs: int | None = option(
         None,
         WHOLE,
-        "Environments stepped together; each gives one sample of reward and costs.  "
-        "[default: 10, or as many as a vector environment has]",
+        "Environments stepped together; each gives one sample of reward and costs. "
+        "A vector environment has its own number.  [default: 10]",
     )
     steps: int = option(500, WHOLE, "Steps per environment and iteration.")
     gamma: float = option(0.98, GAMMA, "Discount factor of the advantages and of the measure 'discounted'.")

@@ -76,13 +76,12 @@ def find_model(
     average: bool = False,
     varied: tuple[str, ...] = (),
 ) -> CMDP:
-    """A model file, a table, or a built-in problem by name; with other limits, start and criterion if given.
+    """A model file, a table, or a built-in problem by name with parameters; with other limits, start and criterion.
 
     Names of limits that will be varied are in `varied`.
     """
     if is_table(name):
-        cmdp = _from_table(name, parameters, limits)
-        cmdp = cmdp.with_criterion(average=True) if average else cmdp
+        cmdp = _from_table(name, (*parameters, "average=True") if average else parameters, limits)
     else:
         cmdp = _find_model(name, parameters)
         if average:
@@ -153,7 +152,7 @@ def _literal(text: str) -> Any:
     from ast import literal_eval
 
     try:
-        return literal_eval(text)
+        return literal_eval(text.capitalize() if text in ("true", "false") else text)
     except (ValueError, SyntaxError, TypeError):
         return text
 

@@ -78,8 +78,7 @@ def frontier(
         raise ValueError(f"--limits was given {len(values)} times for {len(names)} limits; give it once per --limit")
     lists = [[_number(text, "--limits") for text in part.split(",")] for part in values]
     limits = None if not lists else lists[0] if len(lists) == 1 else lists
-    stated = names if is_table(model) else ()
-    cmdp = find_model(model, parameters, stated, average=average, varied=names)
+    cmdp = find_model(model, parameters, names if is_table(model) else (), average=average, varied=names)
     names = tuple(cmdp.names) if is_table(model) else names  # the limits on columns have their sense in them
     found = find(cmdp, names[0] if len(names) == 1 else names, limits, tol=tol, points=points, time_limit=time_limit)
     if csv is not None:

@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.average import reachable
 from cmdpkit.evaluation.backup import Backup, bellman, look_ahead
-from cmdpkit.model import CMDP
+from cmdpkit.model import CMDP, as_csr
 
 EPS = float(np.finfo(float).eps)
 TINY = float(np.nextafter(0.0, 1.0))
@@ -59,7 +59,7 @@ def everywhere(cmdp: CMDP) -> bool:
 
 def _visited(cmdp: CMDP) -> tuple[Any, bool]:
     if cmdp not in _VISITED:
-        matrix = sp.csr_array(cmdp.transitions)
+        matrix = as_csr(cmdp.transitions)
         graph = sp.csr_array((matrix.data, matrix.indices, matrix.indptr[cmdp.pairs.first]), shape=(cmdp.states,) * 2)
         found = reachable(graph, cmdp.initial)
         _VISITED[cmdp] = found, bool(found.all())

@@ -34,7 +34,7 @@ from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact import highs
 from cmdpkit.exact.linprog import cost_scales, flow, stationary_flow
 from cmdpkit.exact.mdp import Stop
-from cmdpkit.model import CMDP
+from cmdpkit.model import CMDP, as_csr
 
 LARGEST = 2_000
 """State-action pairs of the largest model that is tried."""
@@ -126,7 +126,7 @@ def _program(cmdp: CMDP, scales: Array) -> Program:
 
 def _towards(cmdp: CMDP, choice: Any, goal: Any) -> Any:
     """The choice in the states of `goal`, and elsewhere actions that may lead there."""
-    pairs, matrix, choice, found = cmdp.pairs, sp.csr_array(cmdp.transitions), choice.copy(), goal.copy()
+    pairs, matrix, choice, found = cmdp.pairs, as_csr(cmdp.transitions), choice.copy(), goal.copy()
     while True:
         misses = pairs.like(np.where(matrix @ found.astype(float) > 0.0, 0.0, 1.0))
         new = ~found & (pairs.min(misses) == 0.0)
@@ -140,7 +140,8 @@ def _evaluate(cmdp: CMDP, choice: Any) -> tuple[Any, Array]:
     """The states that a deterministic policy can visit, and its V_0..V_m."""
     system = policy_system(cmdp, choice=choice)
     v = np.asarray(cmdp.initial @ system.state_values(np.ascontiguousarray(cmdp.costs[:, cmdp.pairs.rows(choice)].T)))
-    return reachable(system.chain, cmdp.initial), v - np.append(0.0, cmdp.offsets)
+    chain = as_csr(cmdp.transitions)[cmdp.pairs.rows(choice)]
+    return reachable(chain, cmdp.initial), v - np.append(0.0, cmdp.offsets)
 
 
 def most_visits(cmdp: CMDP) -> Array:

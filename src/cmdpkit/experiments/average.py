@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.drawing import METHODS, STYLES, curve, figure
+from cmdpkit.drawing import METHODS, STYLES, clip, curve, figure
 from cmdpkit.experiments.adaptive import FIXED, FLOOR, TOL, first_within
 from cmdpkit.experiments.common import Claim, Section, Settings, append_row, random_instance, read_csv, write_csv
 from cmdpkit.learners.tabular import reference_span
@@ -23,9 +23,9 @@ PLAIN, BEST, GROWING, NPG_PD, CRPO = (
     "NPG-PD, step 1, η′ 1",
     "CRPO, step 1",
 )
-CURVES = {
-    PLAIN: STYLES[3],
-    BEST: STYLES[4],
+LOOKS = {
+    PLAIN: STYLES[4],
+    BEST: STYLES[3],
     NPG_PD: METHODS["npg-pd"],
     CRPO: METHODS["crpo"],
     GROWING: METHODS["pmd-pd"],
@@ -114,7 +114,7 @@ def _curves(settings: Settings) -> dict[str, dict[str, tuple[Array, Array]]]:
     return {
         str(name): {
             method: (data["k"][chosen], data["error"][chosen])
-            for method in CURVES
+            for method in LOOKS
             if (chosen := (data["model"] == name) & (data["method"] == method)).any()
         }
         for name in dict.fromkeys(data["model"])
@@ -127,9 +127,10 @@ def plot(settings: Settings) -> None:
     for axis, (name, methods) in zip(axes[0], curves.items(), strict=True):
         axis.set(xscale="log", yscale="log")
         for method, (k, error) in methods.items():
-            curve(axis, k, error, CURVES[method], method)
-        axis.axhline(TOL, color="k", lw=0.6, ls=":")
-        axis.set(title=name, xlabel="macro step (one policy evaluation each)", ylim=(FLOOR, 10.0))
+            curve(axis, k, error, LOOKS[method], method, lw=2.4 if method == GROWING else 1.2)
+        axis.axhline(TOL, color="k", lw=0.8, ls=":")
+        axis.set(title=name, xlabel="macro step (one policy evaluation each)")
+        clip(axis, 1e-13, 10.0)
     axes[0, 0].set_ylabel("error of the last iterate")
     drawing.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
     settings.save(drawing, "average")

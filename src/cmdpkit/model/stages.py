@@ -110,7 +110,7 @@ class StagedTransitions:
 
     def ahead_of(self, rows: Any, values: Array) -> Array:
         """P V for some of the pairs."""
-        stage = np.minimum(rows // self.own.count, self.horizon - 1)
+        stage = rows // self.own.count
         ahead = np.zeros((rows.size, *values.shape[1:]))
         ahead[:] = values[self.end]
         for t in np.unique(stage[stage < self.horizon - 1]).tolist():

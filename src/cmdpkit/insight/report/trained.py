@@ -131,7 +131,7 @@ def _runs(results: Sequence[TrainingResult], proofs: Sequence[Any]) -> str:
         refused = sum(n for name, n in result.verdicts.items() if name != "accepted")
         verdict = "not certified" if proof is None else ", ".join(proof.verdicts) or "no limits"
         costs = [number(float(value), 5) for value in result.constraint_values]
-        name = f"{k + 1}" if result.folder is None else str(result.folder)
+        name = f"{k + 1}" if result.folder is None else f"{k + 1}: {result.folder.name}"
         size = [f"{result.iterations:,}", f"{result.steps:,}", number(result.objective, 5)]
         rows.append([name, result.method, *size, *costs, f"{refused}", verdict])
         if proof is not None and "violated" in proof.verdicts:
