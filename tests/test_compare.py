@@ -137,6 +137,14 @@ def test_one_seed_decides_nothing_about_random_runs():
     assert any("one seed" in note for note in found.notes)
 
 
+def test_an_interrupted_comparison_says_so():
+    found = ck.compare(ck.problems.paper(), ["pmd-pd", "npg-pd"], callback=lambda news: news.iteration == 2)
+    assert not found.complete
+    assert [(run.method, run.status, len(run.objective)) for run in found.runs] == [("pmd-pd", "interrupted", 2)]
+    assert found.notes[-1] == "interrupted: not all runs were made"
+    assert "interrupted" in str(found)
+
+
 # -- statistics --------------------------------------------------------------------------------------------------------
 
 
