@@ -291,3 +291,12 @@ def test_the_oracle_stops_early_with_a_bound_that_holds(seed):
     at_once = minimise(cmdp, weights, start=np.zeros(cmdp.states, dtype=np.int32), stop=lambda: True)
     assert at_once.bound <= weights @ full.values + 1e-12
     assert weights @ at_once.values >= weights @ full.values - 1e-10
+
+
+def test_a_search_whose_bounds_cross_by_rounding_ends():
+    """The best mixture was 1e-17 below the bound, which counted as the goal of a search that has none: it went on."""
+    from fuzz.models import FAMILIES
+
+    for index in (5, 6, 9, 10):
+        cmdp = FAMILIES["narrow"](np.random.default_rng([1001, index]))
+        assert ck.solve(cmdp, time_limit=20.0).status is not ck.Status.TIME_LIMIT

@@ -287,7 +287,7 @@ class ColumnSearch:
                 if self.stop() or self._may_ask(gain, float(missed[0] + ahead.prices @ missed[1:])):
                     break
                 asked = ahead.prices * self.units if self.goal else asked
-            if self.upper - self.bound <= self.goal:
+            if self.goal and self.upper - self.bound <= self.goal:
                 yield self
                 return
             asked = ahead.prices * self.units
