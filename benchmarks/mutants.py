@@ -1146,8 +1146,8 @@ MUTANTS: list[Mutant] = [
         ("share = delta / mean.size", "share = delta", "δ is not shared by the quantities"),
         ("(look * (look + 1) if until_decided else 1)", "1", "looks spend no δ"),
         ("(seed, JUDGING, look)", "(seed, JUDGING, 1)", "rollouts are drawn twice"),
-        ("mean + width + rest_high", "mean + width", "the upper end forgets the truncated tail"),
-        ("mean - width + rest_low", "mean - width", "the lower end forgets the truncated tail"),
+        ("least_sum + span + slack) + rest_high", "least_sum + span + slack)", "the upper end forgets the tail"),
+        ("least_sum - slack) + rest_low", "least_sum - slack)", "the lower end forgets the truncated tail"),
         (" + 7.0 * span * log / (3.0 * (rollouts - 1))", "", "the width is right only for many rollouts"),
         ("0.0) / (n - 1)", "0.0) / n", "the variance is biased"),
         (

@@ -88,6 +88,11 @@ def test_intervals_by_hand(measure, bounds):
     tail = GAMMA**STEPS / (1.0 - GAMMA) if measure == "discounted" and bounds else 0.0
     lower = mean - width + tail * np.minimum(LOW, 0.0)
     upper = mean + width + tail * np.maximum(HIGH, 0.0)
+    if bounds:  # intervals do not leave what is possible
+        length = {"episode": STEPS, "discounted": 1.0 / (1.0 - GAMMA)}.get(measure)
+        least = LOW if measure == "step" else np.minimum(LOW, 0.0) * length
+        most = HIGH if measure == "step" else np.maximum(HIGH, 0.0) * length
+        lower, upper = np.maximum(lower, least), np.minimum(upper, most)
     assert proof.objective == pytest.approx(mean[0], rel=1e-12)
     np.testing.assert_allclose(proof.objective_interval, [lower[0], upper[0]], rtol=1e-9)
     np.testing.assert_allclose(proof.intervals[0], [lower[1], upper[1]], rtol=1e-9)

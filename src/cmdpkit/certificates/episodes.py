@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cmdpkit.certificates.rollouts import SimulationCertificate, half_width, rollouts_that_decide
+from cmdpkit.certificates.rollouts import ROUNDING, SimulationCertificate, half_width, rollouts_that_decide
 from cmdpkit.checks import Array, check_confidence, check_count
 
 NORMAL = "the means of so many episodes are nearly normal"
@@ -61,7 +61,8 @@ def judge_on_episodes(
         width = half_width(variance, spans, episodes, share)
     lower, upper = mean - width + rest[:, 0], mean + width + rest[:, 1]
     if known is not None:
-        lower, upper = np.maximum(lower, ends[:, 0]), np.minimum(upper, ends[:, 1])
+        slack = ROUNDING * np.abs(ends)
+        lower, upper = np.maximum(lower, (ends - slack)[:, 0]), np.minimum(upper, (ends + slack)[:, 1])
     verdicts: list[str] = []
     more: list[int | None] = []
     for i, limit in enumerate(limits, start=1):

@@ -24,6 +24,9 @@ from cmdpkit.model import CMDP
 from cmdpkit.policy import MixturePolicy, as_any_policy, lowered_policy
 from cmdpkit.simulators import JUDGING, Returns, Simulator, as_simulator, stream
 
+ROUNDING = 1e-14
+"""Relative error of sums of bounds: intervals are cut off at what is possible, and no tighter than that."""
+
 SHARE_CUT_OFF = 0.1
 """By default the horizon is so long that what is cut off is below this part of the statistical error at its best."""
 
@@ -169,8 +172,9 @@ def _certificate(
     # A quantity per step is (1 − γ) times the discounted sum.
     units = np.abs(simulator.units[stated])
     # No value lies outside of what the bounds of one step allow.
-    lower = units * np.maximum(mean - width + rest_low, least_sum + rest_low)
-    upper = units * np.minimum(mean + width + rest_high, least_sum + span + rest_high)
+    slack = ROUNDING * (np.abs(least_sum) + span)
+    lower = units * (np.maximum(mean - width, least_sum - slack) + rest_low)
+    upper = units * (np.minimum(mean + width, least_sum + span + slack) + rest_high)
     values = units * (mean + 0.5 * (rest_low + rest_high))
     verdicts: list[str] = []
     more: list[int | None] = []

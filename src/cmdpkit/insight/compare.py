@@ -86,7 +86,8 @@ def compare(
     Example:
         >>> import cmdpkit as ck
         >>> paper_steps = {"step": 1.0, "eta_dual": 1.0}
-        >>> found = ck.compare(ck.problems.paper(), ["pmd-pd", ("npg-pd", paper_steps)], max_iterations=100)
+        >>> entrants = {"pmd-pd": "pmd-pd", "npg-pd": ("npg-pd", paper_steps)}
+        >>> found = ck.compare(ck.problems.paper(), entrants, max_iterations=100)
         >>> [(s.method, s.reached, s.status) for s in found.standings]
         [('pmd-pd', 1, 'proved'), ('npg-pd', 0, 'iteration limit')]
     """

@@ -392,7 +392,7 @@ def _by_stage(values: Any, pairs: Pairs, name: str, horizon: int | None) -> Any:
     else:
         try:
             stages = np.asarray(values)
-        except ValueError:  # rows of different lengths
+        except (ValueError, RuntimeError):  # rows of different lengths, or a tensor that requires gradients
             return None
         if stages.shape[1:] not in single or stages.shape == (1, 1, 1):
             return None
