@@ -300,3 +300,12 @@ def test_a_search_whose_bounds_cross_by_rounding_ends():
     for index in (5, 6, 9, 10):
         cmdp = FAMILIES["narrow"](np.random.default_rng([1001, index]))
         assert ck.solve(cmdp, time_limit=20.0).status is not ck.Status.TIME_LIMIT
+
+
+def test_a_search_that_nothing_can_relax_ends():
+    """Limits on costs of zero have no scale: half of `tol` of it is nothing, and was allowed again and again."""
+    from fuzz.models import model
+
+    cmdp = model(2001, 4303)
+    assert not np.asarray(cmdp.constraints[0].values).any()
+    assert ck.solve(cmdp, time_limit=20.0).status is not ck.Status.TIME_LIMIT

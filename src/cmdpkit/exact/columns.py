@@ -390,7 +390,7 @@ class ColumnSearch:
         if self.tol == 0.0 or self.relaxation.any() or not self.cmdp.num_rows:
             return False
         self.relaxation = 0.5 * self.tol * self.cmdp.fine_scales[1:] / self.scales[1:]
-        self.stuck = not self._price()
+        self.stuck = not self.relaxation.any() or not self._price()  # costs that are zero leave nothing to allow
         return not self.stuck
 
     def meet(self, bound: float) -> None:
