@@ -654,7 +654,8 @@ def test_the_pull_to_the_anchor_by_hand():
 
 def test_critics_are_fitted_to_returns():
     """With smoothing 1 these are the discounted sums of what follows, whatever the critics said before."""
-    learner = NeuralLearner(lambda: Corridor(limit=100), [1.0], num_envs=2, steps=9, hidden=[4], gamma=0.5)
+    settings = {"num_envs": 2, "steps": 9, "hidden": [4], "gamma": 0.5, "smoothing": 1.0}
+    learner = NeuralLearner(lambda: Corridor(limit=100), [1.0], **settings)
     learner.critics.returns.update(np.array([[-10.0, 5.0], [-12.0, 7.0]]))  # so that the critics say something
     fitted = []
     learner.critics.fit = lambda x, returns, rng: fitted.append(returns) or True
@@ -681,7 +682,7 @@ def test_a_step_is_measured_in_the_mixed_cost_itself():
 
 
 def test_a_state_holds_what_the_learner_knows():
-    learner = NeuralLearner(ACROBOT, [50, 50], steps=60, hidden=[8], normalise=True)
+    learner = NeuralLearner(ACROBOT, [50, 50], steps=60, num_envs=10, hidden=[8], normalise=True)
     learner.improve(Weights(0.0, np.array([1.0, 0.0]), inner_steps=2))
     state = learner.state()
     assert state["verdicts"] == dict(learner.verdicts)

@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cmdpkit.experiments import fig4_tuning
+from cmdpkit.experiments import fig4, fig4_tuning
 from cmdpkit.experiments.common import Settings, linear_rate, read_csv, slope, write_csv
 from cmdpkit.experiments.reproduce import EXPERIMENTS, SLOW, reproduce
+from cmdpkit.options import options_of
+from cmdpkit.settings import NeuralSettings
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +108,12 @@ def test_csv_round_trip(tmp_path):
     data = read_csv(tmp_path / "a.csv")
     assert list(data["name"]) == ["x", "y"]
     np.testing.assert_array_equal(data["value"], [0.1, 1e-17])
+
+
+def test_figure_4_has_the_papers_settings_whatever_the_defaults_are():
+    free = {"line_search", "inner_steps", "alpha", "critic_rate"}  # as published, or the method's own
+    assert set(fig4.PAPER) == set(options_of(NeuralSettings)) - free
+    paper = {"num_envs": 10, "steps": 500, "gamma": 0.98, "hidden": [128, 128], "radius": 0.003, "cg_steps": 10}
+    for method in fig4.ALGORITHMS:
+        assert {name: fig4.OPTIONS[method][name] for name in paper} == paper
+    assert [fig4.OPTIONS[m]["damping"] for m in ("pmd-pd", "npg-pd", "crpo")] == [0.001, 0.001, 0.006]

@@ -60,6 +60,14 @@ def test_a_limit_is_learned():
     assert result.status is ck.Status.ITERATION_LIMIT
 
 
+def test_the_defaults_learn_cartpole():
+    """From 22 steps to the end of the episode, 500, without an option set."""
+    reward = ck.train("CartPole-v1", "npg-pd", iterations=12).history["reward"]
+    assert reward[0] < 50.0
+    assert reward[-5:].min() > 350.0
+    assert reward.max() > 475.0
+
+
 @pytest.mark.parametrize("method", ["pmd-pd", "npg-pd", "crpo"])
 def test_the_same_seed_gives_the_same_run(method):
     runs = [ck.train(ACROBOT, method, [5, 5], seed=seed, iterations=4, **SMALL) for seed in (1, 1, 2)]

@@ -20,12 +20,26 @@ ITERATIONS, SEEDS = 400, 10
 LAST = 20  # iterations over which final figures are averaged
 QUANTITIES = ("reward", "cost 1", "cost 2")
 POSSIBLE = (0.0, 500.0)  # a step gives 0 to 1 of each
-# The paper's settings: two policy iterations per dual update for PMD-PD; CRPO steps on the first cost above 50.5, in
-# a trust region of 0.003, 0.006 or 0.01 with no, one or both costs violated.
+PAPER: dict[str, Any] = {
+    "num_envs": 10,
+    "steps": 500,
+    "gamma": 0.98,
+    "smoothing": 1.0,
+    "hidden": [128, 128],
+    "radius": 0.003,
+    "damping": 0.001,
+    "cg_steps": 10,
+    "normalise": False,
+    "critic_epochs": 5,
+    "critic_minibatch": 250,
+}
+"""The paper's settings of the networks and the trust region, for all methods."""
+# Two policy iterations per dual update for PMD-PD; CRPO steps on the first cost above 50.5, in a trust region of 0.003,
+# 0.006 or 0.01 with no, one or both costs violated.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "pmd-pd": {"eta_dual": 5e-4, "inner_steps": 2},
-    "npg-pd": {"eta_dual": 5e-4},
-    "crpo": {"tolerance": -0.5, "first": True, "radii": [0.003, 0.006, 0.01], "damping": 0.006},
+    "pmd-pd": {**PAPER, "eta_dual": 5e-4, "inner_steps": 2},
+    "npg-pd": {**PAPER, "eta_dual": 5e-4},
+    "crpo": {**PAPER, "tolerance": -0.5, "first": True, "radii": [0.003, 0.006, 0.01], "damping": 0.006},
 }
 FAIR = "npg-pd, two steps"
 """NPG-PD with as many policy iterations per dual update as PMD-PD: not in the paper, for a fair comparison."""
