@@ -1041,8 +1041,8 @@ MUTANTS: list[Mutant] = [
         "learners/neural/learner.py",
         "neural",
         (
-            "samples[:, 1:].mean(axis=0) - self.limits",
-            "samples[:, 1:].mean(axis=0) + self.limits",
+            "np.asarray(mean[1:] - self.limits)",
+            "np.asarray(mean[1:] + self.limits)",
             "limits have the wrong sign",
         ),
         ("[self.seed, 1, self.iteration]", "[self.seed, 1]", "every rollout draws the same numbers"),
@@ -1057,6 +1057,21 @@ MUTANTS: list[Mutant] = [
         ("returns = advantages + guess", "returns = advantages", "critics learn advantages"),
         ('"critics_steps": critics.steps,', '"critics_steps": 0,', "checkpoints forget Adam's steps"),
         ('"verdicts": dict(self.verdicts),', '"verdicts": {},', "checkpoints forget the verdicts"),
+    ),
+    *of(
+        "learners/neural/local.py",
+        "implicit_training",
+        ("g[0] @ x[1].T + g[1] @ x[0].T", "g[0] @ x[0].T + g[1] @ x[1].T", "steps are judged by their own samples"),
+        ("scaled / chosen.mean(), 0.0)", "scaled, 0.0)", "a half counts half"),
+    ),
+    *of(
+        "rules/trust_region.py",
+        "implicit_training",
+        ("self.memory * np.diag(", "-0.5 * np.diag(", "multipliers run away from the last ones"),
+        ("np.clip(view.values, -most, most)", "view.values", "violations beyond reach add up"),
+        ("state.rest, -FARTHEST", "0.0 * state.rest, -FARTHEST", "wrong predictions move the limit"),
+        ("slope, hessian), LARGEST)", "slope, hessian), np.inf)", "prices grow without end"),
+        ("rate * (np.log(", "varies * (np.log(", "one iteration sets the units of the multipliers"),
     ),
     *of(
         "learners/neural/networks.py",
@@ -1078,7 +1093,7 @@ MUTANTS: list[Mutant] = [
     ),
     *of(
         "learners/neural/rollouts.py",
-        "neural",
+        "neural implicit_training",
         (
             "(truncated | (t == steps - 1)) & ~terminated[t]",
             "truncated | (t == steps - 1)",
@@ -1101,6 +1116,7 @@ MUTANTS: list[Mutant] = [
             "gamma ** np.arange(1, len(weight) + 1)[:, None]",
             "the first step is discounted",
         ),
+        ("n * whole - (n - 1) * without", "whole + 0.0 * without", "means of all episodes are biased"),
         ("self.ended, gamma * smoothing)", "self.ended, gamma)", "the smoothing of advantages is forgotten"),
     ),
     *of(
@@ -1212,7 +1228,7 @@ MUTANTS: list[Mutant] = [
         "run/choice.py",
         "options run",
         ("n in open_fields and n in options_of", "n in options_of", "presets replace what was given"),
-        ('"fixed" if fixed else "growing")', '"growing")', "steps of a given size grow"),
+        ('"fixed" if fixed else default)', "default)", "steps of a given size grow"),
         (
             'type(self.rule).__name__} | rule, "options": options}',
             'type(self.rule).__name__}, "options": options}',

@@ -2,6 +2,7 @@
 
 import json
 from itertools import islice
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -641,10 +642,12 @@ def test_the_pull_to_the_anchor_by_hand():
     pi = np.array([[0.5, 0.5], [0.25, 0.75], [0.9, 0.1], [0.5, 0.5]], dtype=np.float32)
     anchor = np.array([[0.2, 0.8], [0.5, 0.5], [0.5, 0.5], [0.5, 0.5]], dtype=np.float32)
     actions = np.array([0, 1, 0, 1])
-    y, y_anchor = torch.from_numpy(np.log(pi)), torch.from_numpy(np.log(anchor))
-    found = learner._to_anchor(
-        rollout, y, learner.distribution.log_prob(y, torch.from_numpy(actions)), y_anchor, torch.from_numpy(actions)
-    )
+    # the network answers with the anchor's logarithms, whatever it is asked
+    learner.network = lambda theta, x: torch.from_numpy(np.log(anchor))
+    y, actions = torch.from_numpy(np.log(pi)), torch.from_numpy(actions)
+    local = SimpleNamespace(x=None, y=y, actions=actions, log_prob=learner.distribution.log_prob(y, actions))
+    found = learner._to_anchor(rollout, local, learner.theta)
+    actions = actions.numpy()
     ratio = np.log(pi / anchor)[np.arange(4), actions]
     kl = (pi * np.log(pi / anchor)).sum(axis=1)
     # the episode of the first two steps ends with step 1; from step 2 on only step 3 follows

@@ -74,7 +74,7 @@ def train(
         progress: show a live display on stderr.
         callback: called after every iteration with a `Snapshot`; the run stops when it returns True.
         **options: options of the method, and of the learner: the fields of `NeuralSettings` (num_envs, steps, gamma,
-            radius, inner_steps, ...). docs/methods.md lists all of them.
+            radius, hidden, ...). docs/methods.md lists all of them.
 
     Example:
         >>> import cmdpkit as ck

@@ -16,7 +16,9 @@ from cmdpkit.settings import NeuralSettings
 
 def train_flags() -> list[click.Option]:
     """Flags of the methods and of the neural learner."""
-    return [*settings_flags(NeuralSettings), *method_flags("neural")]
+    text = "pmd-pd: an implicit dual step, or Algorithm 1 with a fixed one.  [default: implicit]"
+    dual = click.Option(["--dual"], type=click.Choice(["implicit", "fixed"]), help=text)
+    return [*settings_flags(NeuralSettings), dual, *method_flags("neural")]
 
 
 @click.command(cls=Derived, derive=train_flags, short_help="Train a neural policy on a constrained environment.")

@@ -61,7 +61,7 @@ class ImplicitDual:
         for _ in range(NEWTON_STEPS):
             if np.where(u > 0.0, np.abs(slope), slope).max() <= negligible:
                 break
-            new = _maximum_of_quadratic(u, slope, hessian + (damping + ROUNDING) * np.diag(np.diag(hessian)))
+            new = maximum_of_quadratic(u, slope, hessian + (damping + ROUNDING) * np.diag(np.diag(hessian)))
             move = new - u
             promised = slope @ move - 0.5 * move @ hessian @ move
             response = self.view.response(new, self.step, self.keep_anchor)
@@ -87,7 +87,7 @@ class ImplicitDual:
         return slope, self.step * gram + np.diag(self.stiffness)
 
 
-def _maximum_of_quadratic(u: Array, slope: Array, hessian: Array) -> Array:
+def maximum_of_quadratic(u: Array, slope: Array, hessian: Array) -> Array:
     """argmax over u⁺ ≥ 0 of slope·(u⁺ − u) − ½ (u⁺ − u)ᵀ hessian (u⁺ − u), as non-negative least squares."""
     free = u + np.linalg.solve(hessian, slope)
     if free.min() >= 0.0:

@@ -17,18 +17,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from cmdpkit.checks import Array, check_number
 from cmdpkit.envs.batch import as_batch
 from cmdpkit.learners.neural.critics import Critics, Moments
 from cmdpkit.learners.neural.distributions import Distribution, Gaussian, Softmax
+from cmdpkit.learners.neural.local import LocalModel, NeuralView
 from cmdpkit.learners.neural.networks import Network
 from cmdpkit.learners.neural.policy import Actions, NeuralPolicy
 from cmdpkit.learners.neural.rollouts import MEASURES, Rollout, collect, discounted, fingerprint
 from cmdpkit.learners.neural.trust_region import PolicyStep, trust_region_step
 from cmdpkit.model import AtMost, Problem
 from cmdpkit.options import validated
-from cmdpkit.rules.base import View, Weights
+from cmdpkit.rules.base import Weights
 from cmdpkit.settings import NeuralSettings
 
 
@@ -109,7 +111,9 @@ class NeuralLearner:
         self.iteration = 0
         self.updates: list[Update] = []  # updates of the last `improve`
         self.verdicts: Counter[str] = Counter()  # counts over all policy steps, and of "critics not finite"
-        self._rollout: Rollout | None = None
+        self._rollout: Rollout | None = None  # of the current policy, as are the next two
+        self._advantages: tuple[Array, Array] | None = None
+        self._local: LocalModel | None = None
         torch.set_num_threads(1)  # products are small: more threads do not pay off, and are very slow on a busy machine
 
     @property
@@ -141,10 +145,36 @@ class NeuralLearner:
         """(num_envs, m + 1): independent samples of the measures of −reward and the costs."""
         return self.rollout().samples(self.measure, self.gamma)
 
-    def look(self) -> View:
-        samples = self.samples()
-        values = np.asarray(samples[:, 1:].mean(axis=0) - self.limits)
-        return View(float(samples[:, 0].mean()), values, gamma=self.gamma)
+    def look(self) -> NeuralView:
+        mean, _, length = self.rollout().estimate(self.measure, self.gamma)
+        values = np.asarray(mean[1:] - self.limits)
+        return NeuralView(float(mean[0]), values, None, self.gamma, self.local, self.settings.radius, length)
+
+    def advantages(self) -> tuple[Array, Array]:
+        """The generalised advantages of the current rollout (T, n, m + 1), and the critics' values."""
+        rollout = self.rollout()
+        if self._advantages is None:
+            guess = self.critics.values(_rows(rollout.inputs)).reshape(rollout.quantities.shape)
+            beyond = self.critics.values(rollout.following)
+            self._advantages = rollout.advantages(guess, beyond, self.gamma, self.settings.smoothing), guess
+        return self._advantages
+
+    def local(self) -> LocalModel:
+        """The local model of the current policy; computed once per policy."""
+        if self._local is None:
+            rollout, settings = self.rollout(), self.settings
+            self._local = LocalModel(
+                self.theta,
+                self.network,
+                self.distribution,
+                torch.from_numpy(_rows(rollout.inputs)),
+                torch.from_numpy(rollout.actions).flatten(0, 1),
+                _rows(self.advantages()[0]),
+                rollout.half().ravel(),
+                settings.damping,
+                settings.cg_steps,
+            )
+        return self._local
 
     def improve(self, weights: Weights) -> int:
         """t_k policy iterations on c̃, each with its own samples, anchored at the current policy.
@@ -153,7 +183,8 @@ class NeuralLearner:
         depends on the samples alone, whatever `weights.accuracy` is.
         """
         if weights.anchor == "return":
-            self.theta, self._rollout = self._anchor, None
+            self.theta = self._anchor
+            self._forget()
         elif weights.anchor is None:
             self._anchor = self.theta
         anchor = self._anchor
@@ -162,58 +193,36 @@ class NeuralLearner:
         return steps
 
     def _iterate(self, weights: Weights, anchor: torch.Tensor) -> Update:
-        rollout, view = self.rollout(), self.look()
-        x = rollout.inputs.reshape(-1, rollout.inputs.shape[-1])
-        guess = self.critics.values(x).reshape(rollout.quantities.shape)
-        advantages = rollout.advantages(
-            guess, self.critics.values(rollout.following), self.gamma, self.settings.smoothing
-        )
+        rollout, view, x = self.rollout(), self.look(), _rows(self.rollout().inputs)
+        advantages, guess = self.advantages()
         returns = advantages + guess
-        outcome = self._step(rollout, torch.from_numpy(x), advantages, weights, anchor)
+        outcome = self._step(rollout, self.local(), weights, anchor)
         if not self.critics.fit(x, returns.reshape(len(x), -1), np.random.default_rng([self.seed, 2, self.iteration])):
             self.verdicts["critics not finite"] += 1
         self.verdicts[outcome.verdict] += 1
         if self.settings.normalise:
             self.observed.update(rollout.seen.reshape(x.shape))
-        self.theta, self._rollout = outcome.theta, None
+        self.theta = outcome.theta
+        self._forget()
         self.iteration += 1
         explained = 1.0 - advantages.var(axis=(0, 1)) / np.maximum(returns.var(axis=(0, 1)), 1e-12)
         return Update(self.iteration, view.objective, view.values, *outcome[1:], explained, time.perf_counter())
 
-    def _step(
-        self, rollout: Rollout, x: torch.Tensor, advantages: Array, weights: Weights, anchor: torch.Tensor
-    ) -> PolicyStep:
+    def _step(self, rollout: Rollout, local: LocalModel, weights: Weights, anchor: torch.Tensor) -> PolicyStep:
         """The trust-region step on the standardised advantage of the mixed cost."""
-        theta, network, pi, settings = self.theta, self.network, self.distribution, self.settings
-        actions = torch.from_numpy(rollout.actions).flatten(0, 1)
-        hidden = network.activations(theta, x)
-        y = hidden[-1]
-        log_prob = pi.log_prob(y, actions)
+        settings = self.settings
         # Ã = w_0 A_0 + Σ w_i A_i                                                        (eq. tilde-c)
-        mixed = advantages @ np.append(weights.objective, weights.constraints)
-        if settings.alpha and theta is not anchor:
-            mixed += settings.alpha * self._to_anchor(rollout, y, log_prob, network(anchor, x), actions)
+        mixed = local.advantages @ np.append(weights.objective, weights.constraints)
+        if settings.alpha and self.theta is not anchor:
+            mixed += settings.alpha * self._to_anchor(rollout, local, anchor)
         # Costs are minimised; the trust region maximises −Ã in units of its deviation.
         deviation = float(mixed.std())
-        benefit = torch.from_numpy(_standardised(-mixed).astype(np.float32).ravel())
-
-        def judge(candidate: torch.Tensor) -> tuple[float, float]:
-            moved = network(candidate, x)
-            ratio = (pi.log_prob(moved, actions) - log_prob).exp()
-            return float((ratio * benefit).mean()), float(pi.divergence(y, moved).mean())
-
-        # g = (1/N) Jᵀ (benefit · ∂ log π/∂y),   F v = (1/N) Jᵀ M J v
-        gradient = network.gradient(theta, hidden, pi.score(y, actions) * benefit[:, None]).div_(len(x))
-        metric = pi.metric(y)
-
-        def fisher(v: torch.Tensor) -> torch.Tensor:
-            return network.gradient(theta, hidden, metric(network.forward_derivative(theta, hidden, v))).div_(len(x))
-
+        benefit = torch.from_numpy(_standardised(-mixed).astype(np.float32))
         return trust_region_step(
-            theta,
-            gradient,
-            fisher,
-            judge,
+            self.theta,
+            local.gradient(benefit),
+            local.fisher,
+            local.judge(benefit),
             settings.radius if weights.radius is None else weights.radius,
             settings.damping,
             settings.cg_steps,
@@ -222,12 +231,16 @@ class NeuralLearner:
             None if weights.step is None else weights.step * deviation,
         )
 
-    def _to_anchor(self, rollout: Rollout, y: Any, log_prob: Any, y_anchor: Any, actions: Any) -> Array:
+    def _to_anchor(self, rollout: Rollout, local: LocalModel, anchor: torch.Tensor) -> Array:
         """log π/π_k at the step itself, and the discounted KL(π ‖ π_k) of the states after it  (eq. regu-Q)."""
-        shape = rollout.ended.shape
-        ratio = (log_prob - self.distribution.log_prob(y_anchor, actions)).numpy().reshape(shape)
-        divergence = self.distribution.divergence(y, y_anchor).numpy().reshape(shape)
-        return np.asarray(ratio - divergence + discounted(divergence, rollout.ended, self.gamma))
+        y, shape = self.network(anchor, local.x), rollout.ended.shape
+        ratio = (local.log_prob - self.distribution.log_prob(y, local.actions)).numpy().reshape(shape)
+        divergence = self.distribution.divergence(local.y, y).numpy().reshape(shape)
+        return np.asarray(ratio - divergence + discounted(divergence, rollout.ended, self.gamma)).ravel()
+
+    def _forget(self) -> None:
+        """Forget what is known of the last policy."""
+        self._rollout = self._advantages = self._local = None
 
     def state(self) -> dict[str, Any]:
         """The complete state, as arrays and numbers. The current rollout is not included; it is drawn again."""
@@ -266,11 +279,17 @@ class NeuralLearner:
             moments.count = float(state[f"{name}_count"])
             moments.mean, moments.squares = np.array(state[f"{name}_mean"]), np.array(state[f"{name}_squares"])
         self.verdicts = Counter(state["verdicts"])
-        self._rollout, self.updates = None, []
+        self._forget()
+        self.updates = []
 
 
 def _tensor(array: Any) -> torch.Tensor:
     return torch.from_numpy(np.array(array, dtype=np.float32))
+
+
+def _rows(table: NDArray[Any]) -> NDArray[Any]:
+    """(T, n, k) as (T · n, k)."""
+    return table.reshape(-1, table.shape[-1])
 
 
 def _standardised(x: Array) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,14 @@ Truths = NDArray[np.bool_]
 
 MEASURES = ("episode", "discounted", "step")
 """What a limit bounds: the expected sum over an episode, the expected discounted sum, or the average per step."""
+
+
+class Estimate(NamedTuple):
+    """What a rollout tells of the measures."""
+
+    mean: Array  # (m + 1,)
+    error: Array  # (m + 1,): standard errors of the means
+    length: float  # by how much a measure grows if every step costs 1 more: the mean number of steps, for sums
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,41 @@ class Rollout:
             weight *= gamma ** np.arange(len(weight))[:, None]
         return np.asarray(np.einsum("tn,tnq->nq", weight, self.quantities))
 
+    def estimate(self, measure: str, gamma: float) -> Estimate:
+        """Mean and standard error of each quantity's measure, from all episodes, whether they end or not.
+
+        The mean is taken age by age, over the episodes that the rollout was long enough to see at that age. Later
+        episodes are cut off by its end, and long ones more often: a mean over those that end would be biased. The
+        jackknife over environments, which are independent, removes the bias that is left and gives the errors.
+        """
+        steps, n = self.ended.shape
+        if measure == "step":
+            means = self.quantities.mean(axis=0)
+            return Estimate(means.mean(axis=0), _standard_error(means), 1.0)
+        begins = np.concatenate([np.ones((1, n), dtype=np.bool_), self.ended[:-1]])
+        time = np.arange(steps)[:, None]
+        age = time - np.maximum.accumulate(np.where(begins, time, 0), axis=0)
+        # of an environment's episodes, those that begin by T − 1 − t can be seen at age t
+        seen = np.cumsum(begins, axis=0)[::-1].T
+        counted = np.concatenate([np.ones((steps, n, 1)), self.quantities], axis=2)  # ones add up to lengths
+        sums = np.zeros((n, steps, counted.shape[2]))
+        np.add.at(sums, (np.arange(n), age), counted)
+        # Σ_t w_t · (sum at age t) / (episodes seen at age t), of all environments and without each of them
+        weight = gamma ** np.arange(steps) if measure == "discounted" else np.ones(steps)
+        whole = weight / seen.sum(axis=0) @ sums.sum(axis=0)
+        if n == 1:
+            return Estimate(whole[1:], np.full(len(whole) - 1, np.inf), float(whole[0]))
+        without = np.einsum("nt,ntq->nq", weight / (seen.sum(axis=0) - seen), sums.sum(axis=0) - sums)
+        pseudo = n * whole - (n - 1) * without
+        mean = pseudo.mean(axis=0)
+        return Estimate(mean[1:], _standard_error(pseudo)[1:], max(float(mean[0]), 1.0))
+
+    def half(self) -> Truths:
+        """(T, n): the samples of every other environment; of a single one, its first half."""
+        steps, n = self.ended.shape
+        chosen = np.arange(n) % 2 == 0 if n > 1 else np.arange(steps)[:, None] < steps / 2
+        return np.broadcast_to(chosen, (steps, n))
+
     def advantages(self, values: Array, beyond: Array, gamma: float, smoothing: float) -> Array:
         """Generalised advantages (T, n, m + 1); with `smoothing` 1 they are Monte-Carlo returns minus values.
 
@@ -67,6 +110,12 @@ class Rollout:
         surprise = self.quantities + gamma * ahead - values
         # A_t = δ_t + γλ A_{t+1}
         return discounted(surprise, self.ended, gamma * smoothing)
+
+
+def _standard_error(samples: Array) -> Array:
+    """Of the mean of independent rows; infinite for a single one."""
+    n = len(samples)
+    return np.asarray(samples.std(axis=0, ddof=1) / np.sqrt(n) if n > 1 else np.full(samples.shape[1:], np.inf))
 
 
 def discounted(x: Array, ended: Truths, gamma: float) -> Array:
