@@ -1039,7 +1039,7 @@ MUTANTS: list[Mutant] = [
     ),
     *of(
         "learners/neural/learner.py",
-        "neural",
+        "neural best_policy",
         (
             "np.asarray(mean[1:] - self.limits)",
             "np.asarray(mean[1:] + self.limits)",
@@ -1051,6 +1051,8 @@ MUTANTS: list[Mutant] = [
             "[self.seed, 1, self.iteration]",
             "critics are shuffled with the rollout's numbers",
         ),
+        ("mean[1:] + error[1:] > self.limits", "mean[1:] > self.limits", "the best policy may be over its limits"),
+        ("np.asarray(view.values - self.margin)", "np.asarray(view.values)", "margins change what is reported"),
         ("ratio - divergence + discounted(", "ratio + discounted(", "the divergence of the state itself is counted"),
         ("_standardised(-mixed)", "_standardised(mixed)", "costs are maximised"),
         ("weights.step * deviation", "weights.step", "a step means another size in every batch"),

@@ -13,6 +13,7 @@ from cmdpkit.options import (
     FRACTION,
     GAMMA,
     NONNEGATIVE,
+    NONNEGATIVE_EACH,
     OBJECT,
     POSITIVE,
     WHOLE,
@@ -90,6 +91,9 @@ class NeuralSettings:
         1.0, NONNEGATIVE, "Weight of the KL divergence to the anchor policy; effective from the second inner step on."
     )
     normalise: bool = option(True, FLAG, "Scale observations by their running mean and standard deviation.")
+    margin: Any = option(
+        None, NONNEGATIVE_EACH, "Safety margin: training aims at each limit minus this, in units of the cost."
+    )
     critic_rate: float = option(1e-3, POSITIVE, "Learning rate of the critics.")
     critic_epochs: int = option(10, WHOLE, "Passes over each batch when the critics are fitted.")
     critic_minibatch: int = option(128, WHOLE, "Minibatch size of the critics.")

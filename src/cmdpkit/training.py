@@ -160,6 +160,8 @@ def _result(
     result = TrainingResult(
         status=status,
         policy=learner.policy,
+        best_policy=learner.best_policy,
+        best=None if learner.best is None else learner.best.evidence,
         objective=objective,
         constraint_values=values,
         violations=np.maximum(values - learner.limits, 0.0),
@@ -178,6 +180,8 @@ def _result(
     if folder is not None and rows:
         _write_log(folder / "log.csv", history)
         result.policy.save(folder / "policy.npz")
+        if result.best_policy is not None:
+            result.best_policy.save(folder / "best_policy.npz")
         write_json(folder / "result.json", result.to_dict())
     return result
 
@@ -195,6 +199,7 @@ def certify_on_episodes(
     num_envs: int = 16,
     seed: int = 0,
     progress: bool = False,
+    deterministic: bool = False,
 ) -> SimulationCertificate:
     """Estimate reward and costs on fresh episodes, with confidence intervals and a verdict on every limit.
 
@@ -211,8 +216,10 @@ def certify_on_episodes(
         num_envs: environments stepped together. Many more may be slow on a busy machine, because BLAS starts threads.
         seed: seed of the episodes.
         progress: show a progress bar on stderr, on a terminal.
+        deterministic: certify the most likely actions instead of drawn ones. Training draws them: the two may differ
+            widely, and a verdict on one says nothing about the other (`certificate.deterministic` says which it is).
     """
-    settings = (limits, measure, confidence, episodes, steps, gamma, bounds, num_envs, seed)
+    settings = (limits, measure, confidence, episodes, steps, gamma, bounds, num_envs, seed, deterministic)
     if not progress:
         return judge_on_episodes(env, policy, *settings)
     from cmdpkit.report import tracker
@@ -296,6 +303,8 @@ def load_run(folder: PathLike) -> TrainingResult:
         return TrainingResult(
             status=Status(about["status"]),
             policy=NeuralPolicy.load(place / "policy.npz"),
+            best_policy=None if about.get("best") is None else NeuralPolicy.load(place / "best_policy.npz"),
+            best=about.get("best"),
             objective=reward,
             constraint_values=costs,
             violations=np.maximum(costs - limits, 0.0),

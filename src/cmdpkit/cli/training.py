@@ -92,15 +92,19 @@ def train(env: str, method: str, seed: int, out: str | None, others: tuple[str, 
 @click.option("--episodes", default=1_000, show_default=True, help="Number of episodes.")
 @click.option("--confidence", default=0.95, show_default=True, help="Joint confidence of all intervals.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the episodes.")
+@click.option("--best", is_flag=True, help="Certify the best policy within the limits instead of the last one.")
+@click.option("--deterministic", is_flag=True, help="Take the most likely actions instead of drawing them.")
 @JSON
-def evaluate(run: str, episodes: int, confidence: float, seed: int, as_json: bool) -> None:
+def evaluate(
+    run: str, episodes: int, confidence: float, seed: int, best: bool, deterministic: bool, as_json: bool
+) -> None:
     """Certify the policy of RUN, a folder written by `cmdpkit train`, on fresh episodes.
 
     Exit codes: 0 every limit is satisfied, 1 a limit is violated or undecided, 2 bad input.
     """
     from cmdpkit.report import episodes_report
 
-    proof, limits = judged(run, episodes, confidence, seed)
+    proof, limits = judged(run, episodes, confidence, seed, best, deterministic)
     if as_json:
         click.echo(json.dumps(proof.to_dict(), indent=2))
     else:
@@ -123,7 +127,9 @@ def run_config(run: str) -> dict[str, Any]:
         raise ValueError(f"{about} is damaged: {error}") from error
 
 
-def judged(run: str, episodes: int, confidence: float, seed: int) -> tuple[Any, list[float]]:
+def judged(
+    run: str, episodes: int, confidence: float, seed: int, best: bool = False, deterministic: bool = False
+) -> tuple[Any, list[float]]:
     """The certificate of the policy of a run on fresh episodes, and the limits."""
     need("gymnasium")
     import cmdpkit.envs  # noqa: F401
@@ -137,9 +143,14 @@ def judged(run: str, episodes: int, confidence: float, seed: int) -> tuple[Any, 
             f"{run} was trained on a Python function ({env.removeprefix(PYTHON)}), which only your program can "
             "make: use cmdpkit.certify_on_episodes(env, policy, limits)"
         )
-    policy = NeuralPolicy.load(Path(run) / "policy.npz")
-    settings = (limits, config["measure"], confidence, episodes)
-    return certify_on_episodes(env, policy, *settings, seed=seed, progress=True, **config["rest"]), limits
+    file = Path(run) / ("best_policy.npz" if best else "policy.npz")
+    if best and not file.exists():
+        raise FileNotFoundError(f"{run} has no best policy: in no iteration were the costs surely within the limits")
+    settings = {"seed": seed, "deterministic": deterministic, **config["rest"]}
+    proof = certify_on_episodes(
+        env, NeuralPolicy.load(file), limits, config["measure"], confidence, episodes, progress=True, **settings
+    )
+    return proof, limits
 
 
 PYTHON = "python: "

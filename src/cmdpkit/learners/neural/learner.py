@@ -48,6 +48,15 @@ class Update(NamedTuple):
     finished: float  # time.perf_counter() at its end
 
 
+class Best(NamedTuple):
+    """The best policy whose costs were within the limits, by more than their standard errors."""
+
+    theta: torch.Tensor
+    shift: Array  # of the observations, as is `scale`; empty if they are not normalised
+    scale: Array
+    evidence: dict[str, Any]  # iteration, and what its episodes in training showed, with standard errors
+
+
 class NeuralLearner:
     """Natural policy gradient with neural networks, within a trust region.
 
@@ -88,6 +97,7 @@ class NeuralLearner:
         self.settings: NeuralSettings = settings
         bounds = [check_number(limit, f"limits[{i}]") for i, limit in enumerate(limits)]
         self.limits = np.array(bounds)
+        self.margin = np.zeros(len(bounds)) if settings.margin is None else np.asarray(settings.margin, dtype=float)
         self.problem = Problem.described(
             states=0,
             actions=0,
@@ -111,6 +121,7 @@ class NeuralLearner:
         self.iteration = 0
         self.updates: list[Update] = []  # updates of the last `improve`
         self.verdicts: Counter[str] = Counter()  # counts over all policy steps, and of "critics not finite"
+        self.best: Best | None = None
         self._rollout: Rollout | None = None  # of the current policy, as are the next two
         self._advantages: tuple[Array, Array] | None = None
         self._local: LocalModel | None = None
@@ -119,11 +130,23 @@ class NeuralLearner:
     @property
     def policy(self) -> NeuralPolicy:
         """The current policy, acting with NumPy alone."""
-        layers = [(w.numpy().copy(), b.numpy().copy()) for w, b in self.network.layers(self.theta)]
-        log_std = None if self.actions.discrete else self.theta[-self.network.free :].numpy().copy()
+        return self._acting(self.theta, *self._scaling())
+
+    @property
+    def best_policy(self) -> NeuralPolicy | None:
+        """The policy of `best`."""
+        return None if self.best is None else self._acting(*self.best[:3])
+
+    def _scaling(self) -> tuple[Array, Array]:
+        """Shift and scale of the observations; empty where they are used as they are."""
         if not self.settings.normalise or not self.observed.count:
-            return NeuralPolicy(layers, self.actions, log_std)
-        return NeuralPolicy(layers, self.actions, log_std, self.observed.mean, self.observed.deviation)
+            return np.zeros(0), np.zeros(0)
+        return self.observed.mean, self.observed.deviation
+
+    def _acting(self, theta: torch.Tensor, shift: Array, scale: Array) -> NeuralPolicy:
+        layers = [(w.numpy().copy(), b.numpy().copy()) for w, b in self.network.layers(theta)]
+        log_std = None if self.actions.discrete else theta[-self.network.free :].numpy().copy()
+        return NeuralPolicy(layers, self.actions, log_std, *((shift, scale) if shift.size else ()))
 
     def rollout(self) -> Rollout:
         """Samples of the current policy; drawn once per policy."""
@@ -147,7 +170,7 @@ class NeuralLearner:
 
     def look(self) -> NeuralView:
         mean, _, length = self.rollout().estimate(self.measure, self.gamma)
-        values = np.asarray(mean[1:] - self.limits)
+        values = np.asarray(mean[1:] - self.limits) + self.margin
         return NeuralView(float(mean[0]), values, None, self.gamma, self.local, self.settings.radius, length)
 
     def advantages(self) -> tuple[Array, Array]:
@@ -194,6 +217,7 @@ class NeuralLearner:
 
     def _iterate(self, weights: Weights, anchor: torch.Tensor) -> Update:
         rollout, view, x = self.rollout(), self.look(), _rows(self.rollout().inputs)
+        self._remember(*rollout.estimate(self.measure, self.gamma)[:2])
         advantages, guess = self.advantages()
         returns = advantages + guess
         outcome = self._step(rollout, self.local(), weights, anchor)
@@ -206,7 +230,26 @@ class NeuralLearner:
         self._forget()
         self.iteration += 1
         explained = 1.0 - advantages.var(axis=(0, 1)) / np.maximum(returns.var(axis=(0, 1)), 1e-12)
-        return Update(self.iteration, view.objective, view.values, *outcome[1:], explained, time.perf_counter())
+        values = np.asarray(view.values - self.margin)
+        return Update(self.iteration, view.objective, values, *outcome[1:], explained, time.perf_counter())
+
+    def _remember(self, mean: Array, error: Array) -> None:
+        """Keep the current policy as the best if its costs are within the limits and it earns more, errors counted."""
+        if (mean[1:] + error[1:] > self.limits).any():
+            return
+        reward, surely = -float(mean[0]), -float(mean[0] + error[0])
+        if self.best is not None:
+            before = self.best.evidence
+            if before["objective"] - before["objective_error"] >= surely:
+                return
+        evidence = {
+            "iteration": self.iteration + 1,
+            "objective": reward,
+            "objective_error": float(error[0]),
+            "constraint_values": mean[1:].tolist(),
+            "errors": error[1:].tolist(),
+        }
+        self.best = Best(self.theta, *self._scaling(), evidence)
 
     def _step(self, rollout: Rollout, local: LocalModel, weights: Weights, anchor: torch.Tensor) -> PolicyStep:
         """The trust-region step on the standardised advantage of the mixed cost."""
@@ -257,6 +300,7 @@ class NeuralLearner:
             "iteration": self.iteration,
             "seed": self.seed,
             "verdicts": dict(self.verdicts),
+            **({} if self.best is None else _best_state(self.best)),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -279,8 +323,15 @@ class NeuralLearner:
             moments.count = float(state[f"{name}_count"])
             moments.mean, moments.squares = np.array(state[f"{name}_mean"]), np.array(state[f"{name}_squares"])
         self.verdicts = Counter(state["verdicts"])
+        found = [state.get(f"best_{name}") for name in ("shift", "scale", "evidence")]
+        self.best = Best(_tensor(state["best_theta"]), *found) if "best_theta" in state else None
         self._forget()
         self.updates = []
+
+
+def _best_state(best: Best) -> dict[str, Any]:
+    parts = {"theta": best.theta.numpy().copy(), "shift": best.shift, "scale": best.scale, "evidence": best.evidence}
+    return {f"best_{name}": value for name, value in parts.items()}
 
 
 def _tensor(array: Any) -> torch.Tensor:

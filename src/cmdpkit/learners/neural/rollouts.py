@@ -127,7 +127,9 @@ def discounted(x: Array, ended: Truths, gamma: float) -> Array:
     return total
 
 
-def collect(envs: Any, policy: NeuralPolicy, steps: int, costs: int, rng: np.random.Generator) -> Rollout:
+def collect(
+    envs: Any, policy: NeuralPolicy, steps: int, costs: int, rng: np.random.Generator, deterministic: bool = False
+) -> Rollout:
     """Roll the policy out. All randomness comes from `rng`, which also seeds the environments.
 
     Args:
@@ -136,12 +138,13 @@ def collect(envs: Any, policy: NeuralPolicy, steps: int, costs: int, rng: np.ran
         steps: steps per environment.
         costs: number of costs.
         rng: a generator; it alone determines the rollout.
+        deterministic: take the most likely actions, which are those drawn without noise.
     """
     n, draw, for_env = envs.num_envs, policy.actions.draw, policy.actions.for_env
     observations, _ = envs.reset(seed=[int(s) for s in rng.integers(2**31, size=n)])
     if observations[0].size != policy.width:
         raise ValueError(f"observations have {observations[0].size} numbers, but the policy expects {policy.width}")
-    noise = policy.actions.noise(rng, (steps, n))
+    noise = policy.actions.noise(rng, (steps, n)) * np.float32(not deterministic)
     seen = np.empty((steps, n, observations[0].size), dtype=np.float32)
     actions = np.empty((steps, n), np.int64) if policy.actions.discrete else np.empty(noise.shape, np.float32)
     quantities = np.empty((steps, n, costs + 1))
