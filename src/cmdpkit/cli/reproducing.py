@@ -25,8 +25,8 @@ from cmdpkit.cli.common import FORMAT, listing, show
 def reproduce(names: tuple[str, ...], out: str, seeds: int, quick: bool, redraw: bool, formats: str | None) -> None:
     """Reproduce the paper's experiments, by name; without names, list them.
 
-    `all` runs those that take minutes. fig4 and fig4-tuning (Acrobot with neural policies) and tasks (CartPole,
-    Pendulum) take hours, and run only by name.
+    `all` runs those that take minutes. fig4 and fig4-tuning (Acrobot with neural policies), tasks (CartPole,
+    Pendulum) and velocity (MuJoCo's robots) take hours, and run only by name.
     """
     from cmdpkit.drawing import parsed_formats
     from cmdpkit.experiments.reproduce import EXPERIMENTS, SLOW, page_of, table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -62,15 +62,17 @@ def run_once(method: str, seed: int, iterations: int, folder: Path, options: dic
     return {"table": table, "time": np.array(result.time), "steps": np.array(result.steps)}
 
 
-def run_all(jobs: Sequence[tuple[Any, ...]], settings: Settings, title: str) -> list[dict[str, Array]]:
+def run_all(
+    jobs: Sequence[tuple[Any, ...]], settings: Settings, title: str, once: Callable[..., dict[str, Array]] = run_once
+) -> list[dict[str, Array]]:
     """Run the jobs in one single-threaded process per core; results are in the order of the jobs."""
     if settings.quick:
-        return [run_once(*job) for job in settings.track(jobs, title)]
+        return [once(*job) for job in settings.track(jobs, title)]
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
         with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-            waiting: list[Future[dict[str, Array]]] = [pool.submit(run_once, *job) for job in jobs]
+            waiting: list[Future[dict[str, Array]]] = [pool.submit(once, *job) for job in jobs]
             return [future.result() for future in settings.track(waiting, title)]
     finally:
         if before is None:

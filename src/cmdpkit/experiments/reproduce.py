@@ -22,6 +22,7 @@ from cmdpkit.experiments import (
     table1,
     tasks,
     theory,
+    velocity,
     zero,
 )
 from cmdpkit.experiments.common import Claim, Section, Settings, Track
@@ -40,6 +41,7 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "fig4": fig4,
     "fig4-tuning": fig4_tuning,
     "tasks": tasks,
+    "velocity": velocity,
 }
 SLOW = tuple(name for name, module in EXPERIMENTS.items() if getattr(module, "SLOW", False))
 """Experiments that take hours: run by name only. `all` draws and evaluates their data if there are any."""
