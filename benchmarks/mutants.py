@@ -1071,7 +1071,7 @@ MUTANTS: list[Mutant] = [
         "implicit_training",
         ("self.memory * np.diag(", "-0.5 * np.diag(", "multipliers run away from the last ones"),
         ("np.clip(view.values, -most, most)", "view.values", "violations beyond reach add up"),
-        ("state.rest, -FARTHEST", "0.0 * state.rest, -FARTHEST", "wrong predictions move the limit"),
+        ("+ state.rest, -reach", "+ 0.0 * state.rest, -reach", "wrong predictions move the limit"),
         ("slope, hessian), LARGEST)", "slope, hessian), np.inf)", "prices grow without end"),
         ("rate * (np.log(", "varies * (np.log(", "one iteration sets the units of the multipliers"),
     ),
@@ -1120,6 +1120,13 @@ MUTANTS: list[Mutant] = [
         ),
         ("n * whole - (n - 1) * without", "whole + 0.0 * without", "means of all episodes are biased"),
         ("self.ended, gamma * smoothing)", "self.ended, gamma)", "the smoothing of advantages is forgotten"),
+    ),
+    *of(
+        "learners/neural/stream.py",
+        "persist",
+        ("self.standing = rollout.last", "self.standing = rollout.seen[-1]", "environments go on a step too early"),
+        ("sums[over], ages[over] = 0.0, 0.0", "ages[over] = 0.0", "episodes inherit the sums of the last"),
+        ("np.array_equal(np.asarray(seen", "not np.array_equal(np.asarray(seen", "repetitions are not checked"),
     ),
     *of(
         "learners/neural/trust_region.py",

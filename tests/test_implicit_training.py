@@ -110,15 +110,16 @@ def test_units_do_not_matter():
 
 
 def test_far_from_the_limit_the_step_is_on_the_cost():
-    """V starts at 20, and a step can remove at most √(2 · 0.001/1.3): nearly all of it is removed."""
+    """V starts at 20, and a step can remove at most √(2 · 0.001/1.3): once the price is high, nearly all of it is."""
     plant = Plant([2.0, 1.0], [[1.0, 0.0]], [-20.0])
     values = [i.v[0] for i in run(plant, 40)]
     fastest = np.sqrt(2.0 * RADIUS / 1.3)
-    assert -np.diff(values)[10:].max() > 0.85 * fastest
+    assert -np.diff(values)[10:].max() > 0.75 * fastest
+    assert -np.diff(values)[30:].max() > 0.9 * fastest
     # the violations of the way do not add up to more than one step can do, and the price does not grow without end
     state = run(plant, 60)[-1].state
     assert state.rest[0] <= fastest * (1.0 + 1e-9)
-    assert state.prices[0] == 10.0
+    assert state.prices[0] == 5.0
 
 
 def view(values, deviations, metric, response):

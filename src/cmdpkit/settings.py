@@ -68,7 +68,8 @@ class ZeroSettings:
 class NeuralSettings:
     """Settings of the neural learner.
 
-    Every iteration resets all environments; its random numbers depend only on the seed and the iteration number.
+    Every iteration resets all environments, unless they persist; its random numbers depend only on the seed and the
+    iteration number.
     """
 
     num_envs: int | None = option(
@@ -77,6 +78,12 @@ class NeuralSettings:
         "Environments stepped together. A vector environment has its own number.  [default: 4]",
     )
     steps: int = option(1_000, WHOLE, "Steps per environment and iteration.")
+    persist: bool = option(
+        False,
+        FLAG,
+        "Let the environments go on from one iteration to the next, for rollouts shorter than an episode; they are "
+        "reset every 50 iterations.",
+    )
     gamma: float = option(0.99, GAMMA, "Discount factor of the advantages and of the measure 'discounted'.")
     smoothing: float = option(
         0.9, FRACTION, "Lambda of generalised advantage estimation; 1 gives Monte-Carlo returns minus values."

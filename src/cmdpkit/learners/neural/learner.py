@@ -26,7 +26,8 @@ from cmdpkit.learners.neural.distributions import Distribution, Gaussian, Softma
 from cmdpkit.learners.neural.local import LocalModel, NeuralView
 from cmdpkit.learners.neural.networks import Network
 from cmdpkit.learners.neural.policy import Actions, NeuralPolicy
-from cmdpkit.learners.neural.rollouts import MEASURES, Rollout, collect, discounted, fingerprint
+from cmdpkit.learners.neural.rollouts import MEASURES, Estimate, Rollout, collect, discounted, fingerprint
+from cmdpkit.learners.neural.stream import Stream
 from cmdpkit.learners.neural.trust_region import PolicyStep, trust_region_step
 from cmdpkit.model import AtMost, Problem
 from cmdpkit.options import validated
@@ -60,8 +61,9 @@ class Best(NamedTuple):
 class NeuralLearner:
     """Natural policy gradient with neural networks, within a trust region.
 
-    Every iteration starts with a reset of all environments, and its random numbers depend only on the seed and the
-    iteration number: a learner restored from `state()` continues bit for bit, if its environments respect their seeds.
+    Every iteration starts with a reset of all environments (with `persist`, every 50th), and its random numbers depend
+    only on the seed and the iteration number: a learner restored from `state()` continues bit for bit, if its
+    environments respect their seeds.
 
     Args:
         env: a registered name, a function that makes an environment, or a vector environment (see `envs.as_batch`).
@@ -122,6 +124,9 @@ class NeuralLearner:
         self.updates: list[Update] = []  # updates of the last `improve`
         self.verdicts: Counter[str] = Counter()  # counts over all policy steps, and of "critics not finite"
         self.best: Best | None = None
+        # environments that go on from one iteration to the next
+        discount = settings.gamma if measure == "discounted" else 1.0
+        self.stream = Stream(self.envs, len(limits), seed, discount) if settings.persist else None
         self._rollout: Rollout | None = None  # of the current policy, as are the next two
         self._advantages: tuple[Array, Array] | None = None
         self._local: LocalModel | None = None
@@ -152,7 +157,11 @@ class NeuralLearner:
         """Samples of the current policy; drawn once per policy."""
         if self._rollout is None:
             rng = np.random.default_rng([self.seed, 1, self.iteration])
-            self._rollout = collect(self.envs, self.policy, self.steps, self.limits.size, rng)
+            self._rollout = (
+                collect(self.envs, self.policy, self.steps, self.limits.size, rng)
+                if self.stream is None
+                else self.stream.roll(self.policy, self.steps, self.iteration)
+            )
         return self._rollout
 
     @property
@@ -169,9 +178,16 @@ class NeuralLearner:
         return self.rollout().samples(self.measure, self.gamma)
 
     def look(self) -> NeuralView:
-        mean, _, length = self.rollout().estimate(self.measure, self.gamma)
+        mean, _, length = self.estimate()
         values = np.asarray(mean[1:] - self.limits) + self.margin
         return NeuralView(float(mean[0]), values, None, self.gamma, self.local, self.settings.radius, length)
+
+    def estimate(self) -> Estimate:
+        """The measures of −reward and costs of the current policy, from its rollout."""
+        rollout = self.rollout()
+        if self.stream is None or self.measure == "step":
+            return rollout.estimate(self.measure, self.gamma)
+        return self.stream.estimate(rollout)
 
     def advantages(self) -> tuple[Array, Array]:
         """The generalised advantages of the current rollout (T, n, m + 1), and the critics' values."""
@@ -217,7 +233,7 @@ class NeuralLearner:
 
     def _iterate(self, weights: Weights, anchor: torch.Tensor) -> Update:
         rollout, view, x = self.rollout(), self.look(), _rows(self.rollout().inputs)
-        self._remember(*rollout.estimate(self.measure, self.gamma)[:2])
+        self._remember(*self.estimate()[:2])
         advantages, guess = self.advantages()
         returns = advantages + guess
         outcome = self._step(rollout, self.local(), weights, anchor)
@@ -283,6 +299,8 @@ class NeuralLearner:
 
     def _forget(self) -> None:
         """Forget what is known of the last policy."""
+        if self.stream is not None and self._rollout is not None:
+            self.stream.proceed(self._rollout)
         self._rollout = self._advantages = self._local = None
 
     def state(self) -> dict[str, Any]:
@@ -301,6 +319,7 @@ class NeuralLearner:
             "seed": self.seed,
             "verdicts": dict(self.verdicts),
             **({} if self.best is None else _best_state(self.best)),
+            **({} if self.stream is None else {f"stream_{name}": x for name, x in self.stream.state().items()}),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -325,7 +344,10 @@ class NeuralLearner:
         self.verdicts = Counter(state["verdicts"])
         found = [state.get(f"best_{name}") for name in ("shift", "scale", "evidence")]
         self.best = Best(_tensor(state["best_theta"]), *found) if "best_theta" in state else None
+        self._rollout = None
         self._forget()
+        if self.stream is not None:
+            self.stream.restore({n.removeprefix("stream_"): x for n, x in state.items() if n.startswith("stream_")})
         self.updates = []
 
 

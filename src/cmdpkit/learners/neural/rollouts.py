@@ -43,6 +43,7 @@ class Rollout:
     terminated: Truths  # (T, n): it ended in a terminal state; otherwise it was truncated
     following: Floats  # (k, width): the next observations where trajectories were truncated
     cut: Truths  # (T, n): where that is; the last step truncates every trajectory that has not ended
+    last: Any = None  # the observations after the last step, as the environments show them
 
     def samples(self, measure: str, gamma: float) -> Array:
         """(n, m + 1): one independent sample of each quantity's measure from every environment.
@@ -68,7 +69,7 @@ class Rollout:
         steps, n = self.ended.shape
         if measure == "step":
             means = self.quantities.mean(axis=0)
-            return Estimate(means.mean(axis=0), _standard_error(means), 1.0)
+            return Estimate(means.mean(axis=0), standard_error(means), 1.0)
         begins = np.concatenate([np.ones((1, n), dtype=np.bool_), self.ended[:-1]])
         time = np.arange(steps)[:, None]
         age = time - np.maximum.accumulate(np.where(begins, time, 0), axis=0)
@@ -85,7 +86,7 @@ class Rollout:
         without = np.einsum("nt,ntq->nq", weight / (seen.sum(axis=0) - seen), sums.sum(axis=0) - sums)
         pseudo = n * whole - (n - 1) * without
         mean = pseudo.mean(axis=0)
-        return Estimate(mean[1:], _standard_error(pseudo)[1:], max(float(mean[0]), 1.0))
+        return Estimate(mean[1:], standard_error(pseudo)[1:], max(float(mean[0]), 1.0))
 
     def half(self) -> Truths:
         """(T, n): the samples of every other environment; of a single one, its first half."""
@@ -112,7 +113,7 @@ class Rollout:
         return discounted(surprise, self.ended, gamma * smoothing)
 
 
-def _standard_error(samples: Array) -> Array:
+def standard_error(samples: Array) -> Array:
     """Of the mean of independent rows; infinite for a single one."""
     n = len(samples)
     return np.asarray(samples.std(axis=0, ddof=1) / np.sqrt(n) if n > 1 else np.full(samples.shape[1:], np.inf))
@@ -128,7 +129,13 @@ def discounted(x: Array, ended: Truths, gamma: float) -> Array:
 
 
 def collect(
-    envs: Any, policy: NeuralPolicy, steps: int, costs: int, rng: np.random.Generator, deterministic: bool = False
+    envs: Any,
+    policy: NeuralPolicy,
+    steps: int,
+    costs: int,
+    rng: np.random.Generator,
+    deterministic: bool = False,
+    start: Any = None,
 ) -> Rollout:
     """Roll the policy out. All randomness comes from `rng`, which also seeds the environments.
 
@@ -139,9 +146,11 @@ def collect(
         costs: number of costs.
         rng: a generator; it alone determines the rollout.
         deterministic: take the most likely actions, which are those drawn without noise.
+        start: observations from which the environments go on; by default they are reset first.
     """
     n, draw, for_env = envs.num_envs, policy.actions.draw, policy.actions.for_env
-    observations, _ = envs.reset(seed=[int(s) for s in rng.integers(2**31, size=n)])
+    seeds = [int(s) for s in rng.integers(2**31, size=n)]  # drawn in any case: what follows must not depend on `start`
+    observations = envs.reset(seed=seeds)[0] if start is None else start
     if observations[0].size != policy.width:
         raise ValueError(f"observations have {observations[0].size} numbers, but the policy expects {policy.width}")
     noise = policy.actions.noise(rng, (steps, n)) * np.float32(not deterministic)
@@ -167,7 +176,8 @@ def collect(
             tails += [infos["final_obs"][i] if truncated[i] else observations[i] for i in np.flatnonzero(cut[t])]
     following = np.array(tails, dtype=np.float32).reshape(-1, seen.shape[2])
     _refuse_nonsense(seen, quantities, following)
-    return Rollout(seen, policy.inputs(seen), actions, quantities, ended, terminated, policy.inputs(following), cut)
+    inputs, beyond = policy.inputs(seen), policy.inputs(following)
+    return Rollout(seen, inputs, actions, quantities, ended, terminated, beyond, cut, np.array(observations))
 
 
 def fingerprint(envs: Any, policy: NeuralPolicy, costs: int) -> str:
