@@ -123,9 +123,8 @@ def test_far_from_the_limit_the_step_is_on_the_cost():
 
 
 def view(values, deviations, metric, response):
-    return PlantView(
-        0.0, np.array(values), found=Prediction(*map(np.array, (deviations, metric, response)), 0.02, 10.0)
-    )
+    found = Prediction(np.array(deviations), np.array(metric), np.array(response), 0.02, 10.0)
+    return PlantView(0.0, np.array(values), found=found)
 
 
 def test_one_step_by_hand():

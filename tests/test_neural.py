@@ -644,10 +644,9 @@ def test_the_pull_to_the_anchor_by_hand():
     actions = np.array([0, 1, 0, 1])
     # the network answers with the anchor's logarithms, whatever it is asked
     learner.network = lambda theta, x: torch.from_numpy(np.log(anchor))
-    y, actions = torch.from_numpy(np.log(pi)), torch.from_numpy(actions)
-    local = SimpleNamespace(x=None, y=y, actions=actions, log_prob=learner.distribution.log_prob(y, actions))
+    y, taken = torch.from_numpy(np.log(pi)), torch.from_numpy(actions)
+    local = SimpleNamespace(x=None, y=y, actions=taken, log_prob=learner.distribution.log_prob(y, taken))
     found = learner._to_anchor(rollout, local, learner.theta)
-    actions = actions.numpy()
     ratio = np.log(pi / anchor)[np.arange(4), actions]
     kl = (pi * np.log(pi / anchor)).sum(axis=1)
     # the episode of the first two steps ends with step 1; from step 2 on only step 3 follows

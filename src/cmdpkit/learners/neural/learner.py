@@ -342,8 +342,10 @@ class NeuralLearner:
             moments.count = float(state[f"{name}_count"])
             moments.mean, moments.squares = np.array(state[f"{name}_mean"]), np.array(state[f"{name}_squares"])
         self.verdicts = Counter(state["verdicts"])
-        found = [state.get(f"best_{name}") for name in ("shift", "scale", "evidence")]
-        self.best = Best(_tensor(state["best_theta"]), *found) if "best_theta" in state else None
+        self.best = None
+        if "best_theta" in state:
+            shift, scale = np.array(state["best_shift"]), np.array(state["best_scale"])
+            self.best = Best(_tensor(state["best_theta"]), shift, scale, dict(state["best_evidence"]))
         self._rollout = None
         self._forget()
         if self.stream is not None:
