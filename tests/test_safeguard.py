@@ -20,7 +20,7 @@ from models import lp_optimum, random_model
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from hard import hard_model, medium_model
 
-CYCLES = 255
+CYCLES = 269
 """A seed of `hard_model` on which the method without its tests jumps between policies for ever."""
 
 

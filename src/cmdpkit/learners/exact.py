@@ -19,8 +19,8 @@ from cmdpkit.model import CMDP, Pairs
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.rules.base import View, Weights
 
-BACKUPS = 200
-"""At most, before a mirror step: as many as an evaluation or two take (measured: docs/decisions.md)."""
+BACKUPS, TURN = 200, 10
+"""At most, before a mirror step, and after how many of them their rate is judged (measured: docs/decisions.md)."""
 
 
 class ExactLearner:
@@ -149,9 +149,12 @@ class ExactLearner:
     def _backed_up(
         self, cost: PairTable, anchor: PairTable, step: float, values: StateArray, allowed: float
     ) -> tuple[PairTable, StateArray]:
-        """Direction and values after soft Bellman backups, which contract to the proximal step for these weights."""
-        pairs, best, least = self.cmdp.pairs, values, np.inf
-        for _ in range(BACKUPS):
+        """Direction and values after soft Bellman backups, which contract to the proximal step for these weights.
+
+        Where they have become slow, as in states that are hardly left, the evaluation of the next policy does more.
+        """
+        pairs, best, least, before = self.cmdp.pairs, values, np.inf, np.inf
+        for n in range(1, BACKUPS + 1):
             breathe()
             logits = anchor - step * (cost + pairs.like(look_ahead(self.cmdp, values)))
             top = pairs.max(logits)
@@ -162,6 +165,11 @@ class ExactLearner:
                 best, least = values, error
             if error <= allowed:
                 break
+            if n % TURN == 0:
+                rate = min(1.0, error / before)
+                if rate ** ((BACKUPS - n) / TURN) > 0.5:  # those that are left would not halve the error
+                    break
+                before = error
             values = values - level / step
         direction = cost + pairs.like(look_ahead(self.cmdp, best)) + (self.policy.log_pi - anchor) / step
         return direction, best
@@ -174,6 +182,10 @@ class ExactLearner:
             self._values = self._system.state_values(policy_costs, self._values, accuracy)
             self._values_are_current = True
         return self._values
+
+    def known_values(self) -> Array | None:
+        """The same, if they are known."""
+        return self._values if self._values_are_current else None
 
     def advantages(self) -> Array:
         """A_i(s, a) = Q_i(s, a) − V_i(s) of all costs i = 0..m, as (N, m + 1)."""
