@@ -12,7 +12,7 @@ solution is the maximum over w ≥ 0 of a concave function of m numbers,
 
     Ψ(w) = Σ w_i V_i − (1/step) Σ_s x(s) log Σ_a π(a|s) exp(−step (A_0 + Σ w_i A_i)(s, a)) − Σ (w_i − λ_i)² / (2 η′_i),
 
-found by Newton's method, with a line search, without any evaluation. Its Hessian is −(step · G + 1/η′), with the Fisher metric of the
+found by Newton's method without any evaluation. Its Hessian is −(step · G + 1/η′), with the Fisher metric of the
 policy seen through the constraints, G_ij = Σ_s x(s) Cov_{a~π_w}(A_i, A_j): Newton's steps are dual steps whose size is
 the matrix (step · G + 1/η′)⁻¹.
 """
