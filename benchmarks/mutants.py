@@ -928,7 +928,7 @@ MUTANTS: list[Mutant] = [
             "-float(pairs.min(lagrangian).sum())",
             "the greedy gain forgets the visits",
         ),
-        ("table - self._pairs.over(mean)", "table", "the Fisher matrix is not centred"),
+        ("table - self._over(self._sum(self._pi * table))", "table", "the Fisher matrix is not centred"),
         ("max(1.0, float(np.abs(cmdp.costs[0]).max()))", "1.0", "large costs do not raise the cap"),
         (
             "fixed_anchor or self._anchor)",
