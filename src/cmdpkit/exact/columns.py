@@ -418,9 +418,8 @@ class ColumnSearch:
     def _price(self) -> bool:
         """Solve the master; False when the columns found so far cannot meet the limits."""
         table = np.array(self.values).T / self.scales[:, None]
-        mixture = best_mixture(
-            table[0], table[1:], self.relaxation, basis=self._basis, opposites=self.cmdp.opposites
-        )
+        basis = self._basis if self.goal else None  # without a goal digits matter more: from the best column
+        mixture = best_mixture(table[0], table[1:], self.relaxation, basis=basis, opposites=self.cmdp.opposites)
         self._basis, self._excess = mixture.basis, mixture.excess
         if mixture.excess > 1e-12:
             return False
