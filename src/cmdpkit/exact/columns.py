@@ -28,7 +28,7 @@ from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.errors import sum_errors
 from cmdpkit.exact.joined import stationary_policy
-from cmdpkit.exact.local import Blend, LocalDual, Outlook, Viewpoint, outlook
+from cmdpkit.exact.local import ACCURACY, Blend, LocalDual, Outlook, Viewpoint, outlook
 from cmdpkit.exact.master import Mixture, best_mixture, least_violation
 from cmdpkit.exact.mdp import Minimum, Oracle, Stop, never
 from cmdpkit.exact.vertex import least_randomised
@@ -77,6 +77,10 @@ FARTHEST = 1e150
 
 SURE = 0.5
 """A search with a goal asks the oracle when a blend's Lagrangian is off its prediction by this part of the goal."""
+
+SHARP, NEARLY = 0.005, 0.3
+"""A search with a goal solves local problems to this part of what is left, or to this part of the goal: it starts near
+its end, where a better blend saves more than the passes cost (measured)."""
 
 NEAREST = 20
 """Columns that the local model of a search with a goal is bounded by: those with the smallest Lagrangian."""
@@ -146,6 +150,7 @@ class ColumnSearch:
         self._visits: Array | None = None
         self._view: Viewpoint | None = None  # the last blend
         self._kept: dict[int, Array] = {}  # state visits of columns that would have to be factorised again
+        self._basis: Any = None  # of the master, to continue from when columns have been added
         self._excess = np.inf  # by which the columns miss the limits at least, scaled
 
     # -- columns ------------------------------------------------------------------------------------------------
@@ -382,14 +387,16 @@ class ColumnSearch:
             cuts = cuts[np.argsort(cuts[:, 0] + cuts[:, 1:] @ start)[:NEAREST]]
         cap = max(FIRST_CAP, 2.0 * float(start.max()))
         bound, upper = self.bound / self.scales[0], self.upper / self.scales[0]
-        enough = max(0.1 * self.goal / float(self.scales[0]), 1e-13)
-        return outlook(local, cuts, start, bound, upper, cap, margin, enough)
+        enough = max(NEARLY * self.goal / float(self.scales[0]), 1e-13)
+        share = SHARP if self.goal else ACCURACY
+        return outlook(local, cuts, start, bound, upper, cap, margin, enough, share)
 
     def _relax(self) -> bool:
         """Limits that are met only up to rounding may hide the answer: allow half of `tol` in each, once."""
         if self.tol == 0.0 or self.relaxation.any() or not self.cmdp.num_rows:
             return False
         self.relaxation = 0.5 * self.tol * self.cmdp.fine_scales[1:] / self.scales[1:]
+        self._basis = None
         self.stuck = not self.relaxation.any() or not self._price()  # costs that are zero leave nothing to allow
         return not self.stuck
 
@@ -411,8 +418,9 @@ class ColumnSearch:
     def _price(self) -> bool:
         """Solve the master; False when the columns found so far cannot meet the limits."""
         table = np.array(self.values).T / self.scales[:, None]
-        mixture = best_mixture(table[0], table[1:], self.relaxation, opposites=self.cmdp.opposites)
-        self._excess = mixture.excess
+        basis = self._basis if self.goal else None  # without a goal digits matter more: from the best column
+        mixture = best_mixture(table[0], table[1:], self.relaxation, basis=basis, opposites=self.cmdp.opposites)
+        self._basis, self._excess = mixture.basis, mixture.excess
         if mixture.excess > 1e-12:
             return False
         self.mixture = mixture._replace(prices=mixture.prices * self.units)
@@ -448,7 +456,7 @@ class ColumnSearch:
             if answer.bound > 0.0:
                 self.farkas, self.farkas_margin = np.eye(len(single))[i], answer.bound
                 return
-        self.relaxation = np.full(self.cmdp.num_rows, worst)
+        self.relaxation, self._basis = np.full(self.cmdp.num_rows, worst), None
 
     def _scaled_rows(self) -> Array:
         return np.array(self.values).T[1:] / self.scales[1:, None]
