@@ -196,7 +196,8 @@ MUTANTS: list[Mutant] = [
     ),
     *of(
         "model/problem.py",
-        "evaluation model",
+        "evaluation model theory",
+        ("np.minimum(1.0, self.spans)", "np.maximum(1.0, self.spans)", "small costs are solved roughly"),
         ("-1.0 if self.maximise else 1.0", "1.0 if self.maximise else -1.0", "rewards are minimised"),
         ("(share if c.per_step else 1.0)", "1.0", "a limit per step bounds the whole sum"),
         ("self.signs * (v + self.offsets)", "self.signs * v + self.offsets", "AtLeast's values get the wrong sign"),
@@ -232,7 +233,6 @@ MUTANTS: list[Mutant] = [
         "model/cmdp.py",
         "model theory",
         ("self.limits - self.signs * margins", "self.limits - margins", "AtLeast is loosened, not tightened"),
-        ("np.minimum(1.0, self.spans)", "np.maximum(1.0, self.spans)", "small costs are solved roughly"),
         ("np.abs(self.limits) / LARGEST_VALUE", "0.0 * np.abs(self.limits)", "limits that overflow pass"),
     ),
     *of(
@@ -518,7 +518,7 @@ MUTANTS: list[Mutant] = [
             "return _from_start(cmdp, weights, value",
             "the bound uses V, not TV",
         ),
-        ("mass, slack = float(initial.sum())", "mass, slack = 1.0", "the initial distribution is taken to sum to 1"),
+        ("entry_error, sums.mass", "entry_error, 1.0", "the initial distribution is taken to sum to 1"),
         ("visits @ local + off", "local.max(axis=0) + off", "errors are not summed over the visits"),
         ("np.maximum(value - backup, 0.0)", "np.maximum(backup - value, 0.0)", "what is missing has the wrong sign"),
     ),
@@ -1118,7 +1118,7 @@ MUTANTS: list[Mutant] = [
         ("abs(v_0 - bound) + errors[0]", "abs(v_0 - bound)", "the gap forgets the rounding"),
         ("v + errors[1:]", "v", "the violation forgets the rounding"),
         ("residual + (terms * EPS + slack)[:, None] * size", "residual", "the rounding of the residual is forgotten"),
-        ("policy.weights @ values, policy", "values.mean(axis=0), policy", "a mixture has equal parts"),
+        ("return weights @ values, weights", "return values.mean(axis=0), weights", "a mixture has equal parts"),
         (
             "np.zeros(cmdp.num_rows), np.inf, plan)",
             "np.zeros(cmdp.num_rows), 0.0, plan)",

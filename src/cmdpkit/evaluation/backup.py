@@ -6,7 +6,7 @@ shared by threads where there are enough of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -159,7 +159,8 @@ def advantages(cmdp: CMDP, values: Array) -> Array:
         by_pair -= cmdp.pairs.over(values)
         return table
     table = padded(cost)
-    ahead(cmdp.transitions, cmdp.gamma, table, padded(values), table, minus=1.0, heads=cmdp.pairs.heads)
+    wide = padded(values)
+    looking_ahead(cmdp.transitions, cmdp.gamma, table, 1.0, cmdp.pairs.heads)(wide, wide, table)
     return table[:, : values.shape[1]]
 
 
@@ -173,7 +174,7 @@ def _advantages_over_stages(cmdp: CMDP, values: Array) -> Array:
         part, after, before = table[stage.pairs], wide[stage.after], wide[stage.states]
         discount = cmdp.gamma * stage.factor
         if compiled:
-            _ahead(stage.matrix, discount, part, after, before, part, 1.0, own.heads)
+            looking_ahead(stage.matrix, discount, part, 1.0, own.heads)(after, before, part)
         else:
             part += discount * (stage.matrix @ after)
             own.like(part)[...] -= own.over(before)
@@ -190,40 +191,42 @@ def gain(cmdp: CMDP, values: Array) -> Any:
 
 
 def padded(table: Array) -> Array:
-    """A C-ordered copy, with up to four columns padded to four, which is what the kernels like best."""
+    """A C-ordered copy, with two to four columns padded to four, which is what the kernels like best."""
     n = table.shape[1]
-    wide = np.zeros((table.shape[0], 4 if n <= 4 else n))
+    wide = np.zeros((table.shape[0], 4 if 1 < n <= 4 else n))
     wide[:, :n] = table
     return wide
 
 
-def ahead(
-    matrix: Any, gamma: float, cost: Array, values: Array, out: Array, minus: float = 0.0, heads: Any = None
-) -> tuple[Array, Array]:
-    """out = c + γ P V − minus · V for all columns (compiled), and the extremes of c + γ P V − V in each of them.
+Ahead = Callable[[Array, Array, Array], tuple[Array, Array]]
+"""Of the values V′ of the states that follow, V of the states, and the table to fill. Returns the extremes."""
+
+
+def looking_ahead(matrix: Any, gamma: float, cost: Array, minus: float = 0.0, heads: Any = None) -> Ahead:
+    """c + γ P V′ − minus · V for all columns (compiled), and the extremes of c + γ P V′ − V in each of them.
 
     `matrix` is the model's, with a row for every pair (those of a state begin at `heads`), or a chain's with one row
     for every state; tables are `padded`.
     """
-    return _ahead(matrix, gamma, cost, values, values, out, minus, heads)
-
-
-def _ahead(
-    matrix: Any, gamma: float, cost: Array, after: Array, values: Array, out: Array, minus: float, heads: Any
-) -> tuple[Array, Array]:
-    """The same with values `after` of the states that follow, which may be others than those of the states."""
     from cmdpkit.evaluation import kernels
 
-    kernel = kernels.ahead_four if values.shape[1] == 4 else kernels.ahead_many
-    arrays = (np.arange(len(values) + 1) if heads is None else heads, *parts(matrix))
+    columns, nnz = cost.shape[1], matrix.nnz
+    kernel = {1: kernels.ahead_one, 4: kernels.ahead_four}.get(columns, kernels.ahead_many)
+    states = matrix.shape[0] if heads is None else heads.size - 1
+    arrays = (np.arange(states + 1) if heads is None else heads, *parts(matrix), cost, gamma)
 
-    def block(first: int, last: int) -> tuple[Array, Array]:
-        low, high = np.empty(values.shape[1]), np.empty(values.shape[1])
-        kernel(*arrays, cost, gamma, after, values, minus, out, low, high, first, last)
-        return low, high
+    def look(after: Array, values: Array, out: Array) -> tuple[Array, Array]:
+        def block(first: int, last: int) -> tuple[Array, Array]:
+            low, high = np.empty(columns), np.empty(columns)
+            kernel(*arrays, after, values, minus, out, low, high, first, last)
+            return low, high
 
-    found = in_blocks(block, len(values), values.shape[1] * matrix.nnz)
-    return np.min([low for low, _ in found], axis=0), np.max([high for _, high in found], axis=0)
+        found = in_blocks(block, states, columns * nnz)
+        if len(found) == 1:
+            return found[0]
+        return np.min([low for low, _ in found], axis=0), np.max([high for _, high in found], axis=0)
+
+    return look
 
 
 def greedy(pairs: Pairs, table: Array, weights: Array, visits: Array, compiled: bool) -> tuple[Any, Array]:
