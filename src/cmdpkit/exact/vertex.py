@@ -23,6 +23,7 @@ import numpy as np
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import gain
 from cmdpkit.evaluation.gains import policy_system
+from cmdpkit.evaluation.stages import ahead_of
 from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.model import CMDP, StagedTransitions
 from cmdpkit.policy import TabularPolicy
@@ -92,7 +93,12 @@ def _settle(cmdp: CMDP, pi: Array, states: Any) -> bool:
 
 
 def _randomised(cmdp: CMDP, pi: Array) -> Any:
-    return np.flatnonzero(cmdp.pairs.sum(cmdp.pairs.like((pi > 0.0).astype(np.int32))) > 1)
+    """The states with more than one action that is played."""
+    pairs = cmdp.pairs
+    states = np.unique(pairs.of(np.flatnonzero((pi > 0.0) & (pi < 1.0)))[0])
+    begins, ends = pairs.first[states], pairs.first[states + 1]
+    several = [np.count_nonzero(pi[begin:end]) > 1 for begin, end in zip(begins, ends, strict=True)]
+    return states[np.array(several, dtype=bool)]
 
 
 def _support(cmdp: CMDP, pi: Array, states: Any) -> tuple[Any, Any]:
@@ -106,7 +112,7 @@ def _support(cmdp: CMDP, pi: Array, states: Any) -> tuple[Any, Any]:
 def _after(cmdp: CMDP, rows: Any, values: Array) -> Array:
     """γ Σ_s' P(s'|s, a) v(s') of some pairs."""
     if isinstance(cmdp.transitions, StagedTransitions):
-        return cmdp.gamma * cmdp.transitions.ahead_of(rows, values)
+        return cmdp.gamma * ahead_of(cmdp.transitions, rows, values)
     return np.asarray(cmdp.gamma * (cmdp.transitions[rows] @ values))
 
 
@@ -161,27 +167,26 @@ def _round_between_two(pi: Array, rows: Any, begins: Any, advantages: Array, m: 
     """The same for the states that take two actions, which are most: at most m of them stay randomised.
 
     With p the probability of the first action, values change by (A(first) − A(second)) dp: among m + 1 states there is
-    a direction in which no limited value changes, and it is followed until a state is settled.
+    a direction in which no limited value changes, and it is followed until a state is settled. Groups of m + 1 states
+    are treated at once.
     """
     two = np.flatnonzero(np.diff(begins) == 2)
     if not m or two.size <= m:
         return
     first, second = rows[begins[two]], rows[begins[two] + 1]
     effect, p = advantages[begins[two]] - advantages[begins[two] + 1], pi[first].copy()
-    active: list[int] = []
-    for j in range(two.size):
-        active.append(j)
-        if len(active) <= m:
-            continue
-        direction = np.linalg.svd(effect[active, 1:].T)[2][-1]
-        if effect[active, 0] @ direction > 0.0:
-            direction = -direction
-        now = p[active]
+    active = np.arange(two.size)
+    while active.size > m:
+        groups = active[: active.size // (m + 1) * (m + 1)].reshape(-1, m + 1)
+        direction = np.linalg.svd(effect[groups, 1:].transpose(0, 2, 1))[2][:, -1]
+        direction[(effect[groups, 0] * direction).sum(axis=1) > 0.0] *= -1.0
+        now, each = p[groups], np.arange(len(groups))
         room = np.where(direction > 0.0, 1.0 - now, now) / np.maximum(np.abs(direction), 1e-300)
-        moved = np.clip(now + room.min() * direction, 0.0, 1.0)
-        moved[room.argmin()] = float(direction[room.argmin()] > 0.0)
-        p[active] = moved
-        active = [k for k in active if 0.0 < p[k] < 1.0]
+        nearest = room.argmin(axis=1)
+        moved = np.clip(now + room[each, nearest, None] * direction, 0.0, 1.0)
+        moved[each, nearest] = direction[each, nearest] > 0.0
+        p[groups] = moved
+        active = active[(p[active] > 0.0) & (p[active] < 1.0)]
     pi[first], pi[second] = p, 1.0 - p
 
 

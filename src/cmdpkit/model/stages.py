@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,6 +68,16 @@ class StagedTransitions:
         return {id(m): m for m in self.matrices}
 
     @cached_property
+    def runs(self) -> list[tuple[int, int, Any]]:
+        """(first, last + 1, matrix) of consecutive stages with the same matrix."""
+        found, first = [], 0
+        for _, group in groupby(self.matrices, key=id):
+            same = list(group)
+            found.append((first, first + len(same), same[0]))
+            first += len(same)
+        return found
+
+    @cached_property
     def nnz(self) -> int:
         """Transitions of all stages: what a sweep over them costs."""
         return sum(m.nnz if sp.issparse(m) else m.size for m in self.matrices)
@@ -120,6 +131,15 @@ class StagedTransitions:
             moved = self.matrices[t][own] @ values[after : after + self.own.states]
             ahead[some] = self.factors[t] * moved + np.multiply.outer(rest, values[self.end])
         return ahead
+
+    def rest(self, rows: Any) -> Array:
+        """What goes to the end from some of the pairs, in ascending order."""
+        rest, count = np.ones(rows.size), self.own.count
+        for first, last, matrix in self.runs:
+            some = slice(*np.searchsorted(rows, [first * count, last * count]))
+            stage, own = np.divmod(rows[some], count)
+            rest[some] = np.maximum(1.0 - self.factors[stage] * self._sums[id(matrix)][own], 0.0)
+        return rest
 
     def tocsr(self) -> Any:
         """All of it as one matrix, T times as large."""
