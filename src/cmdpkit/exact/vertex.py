@@ -32,7 +32,8 @@ DIRECT_STATES = 40
 """Up to this many randomised states are treated exactly where right-hand sides are cheap, that is, after an LU."""
 
 SPARE = 1
-"""Elsewhere so many more states than limits are, and the others are rounded first."""
+"""Elsewhere so many more states than limits are, and the others are rounded first. Over the stages of a horizon, where
+right-hand sides are not dear either, more are treated exactly where that has failed."""
 
 ROUGH = 1e-4
 """States are rounded with advantages that are exact to this part of the costs: it is of second order anyway."""
@@ -66,18 +67,28 @@ def least_randomised(
     seen = visits > NEVER * visits.sum()
     rounded = _settle(cmdp, pi, np.flatnonzero(~seen))
     if _randomised(cmdp, pi).size > m:
-        system, target = _system(cmdp, pi, plan), None
-        at_most = DIRECT_STATES if plan.has_factors else m + SPARE
-        if _randomised(cmdp, pi).size > at_most:
-            target = visits @ pairs.expect(pairs.like(pi), cmdp.costs[1:]) - cmdp.offsets
-            guess = _values(system, pi, np.maximum(accuracy, ROUGH * cmdp.cost_sizes), guess)
-            _round_most(cmdp, pi, visits, guess, at_most)
-            system = _system(cmdp, pi, plan)
-        if not _walk_to_vertex(system, pi, accuracy, guess, target):
-            return None
-    elif not rounded:
+        system = _system(cmdp, pi, plan)  # which settles the plan
+        rooms = [DIRECT_STATES] if plan.has_factors else [m + SPARE]
+        if plan.method == "stages":
+            rooms.append(max(DIRECT_STATES, 3 * m))
+        found = (_rounded(system, pi, visits, accuracy, guess, at_most) for at_most in rooms)
+        return next((TabularPolicy.over(pairs, pairs.like(new)) for new in found if new is not None), None)
+    if not rounded:
         return None
     return TabularPolicy.over(pairs, pairs.like(pi))
+
+
+def _rounded(
+    system: PolicySystem, pi: Array, visits: Array, accuracy: Array, guess: Array | None, at_most: int
+) -> Array | None:
+    """π at a vertex, treated exactly in at most so many states; None if rounding the others missed by too much."""
+    cmdp, pairs, pi, target = system.cmdp, system.cmdp.pairs, pi.copy(), None
+    if _randomised(cmdp, pi).size > at_most:
+        target = visits @ pairs.expect(pairs.like(pi), cmdp.costs[1:]) - cmdp.offsets
+        guess = _values(system, pi, np.maximum(accuracy, ROUGH * cmdp.cost_sizes), guess)
+        _round_most(cmdp, pi, visits, guess, at_most)
+        system = _system(cmdp, pi, system.plan)
+    return pi if _walk_to_vertex(system, pi, accuracy, guess, target) else None
 
 
 def _settle(cmdp: CMDP, pi: Array, states: Any) -> bool:
@@ -147,7 +158,7 @@ def _round_most(cmdp: CMDP, pi: Array, visits: Array, values: Array, at_most: in
     advantages *= visits[states][block][:, None]
     advantages /= np.maximum(np.abs(advantages).max(axis=0), 1e-300)
     begins = np.searchsorted(block, np.arange(states.size + 1))
-    _round_between_two(pi, rows, begins, advantages, cmdp.num_constraints)
+    _round_between_two(pi, rows, begins, advantages, cmdp.num_constraints, at_most)
     active: list[int] = []
     for state in range(states.size):
         if not 0.0 < pi[rows[begins[state]]] < 1.0:  # settled
@@ -163,20 +174,20 @@ def _round_most(cmdp: CMDP, pi: Array, visits: Array, values: Array, at_most: in
         active = [j for j in active if (pi[rows[begins[j] : begins[j + 1]]] > 0.0).sum() > 1]
 
 
-def _round_between_two(pi: Array, rows: Any, begins: Any, advantages: Array, m: int) -> None:
-    """The same for the states that take two actions, which are most: at most m of them stay randomised.
+def _round_between_two(pi: Array, rows: Any, begins: Any, advantages: Array, m: int, at_most: int) -> None:
+    """The same for the states that take two actions, which are most.
 
     With p the probability of the first action, values change by (A(first) − A(second)) dp: among m + 1 states there is
     a direction in which no limited value changes, and it is followed until a state is settled. Groups of m + 1 states
     are treated at once.
     """
     two = np.flatnonzero(np.diff(begins) == 2)
-    if not m or two.size <= m:
+    if not m or two.size <= at_most:
         return
     first, second = rows[begins[two]], rows[begins[two] + 1]
     effect, p = advantages[begins[two]] - advantages[begins[two] + 1], pi[first].copy()
-    active = np.arange(two.size)
-    while active.size > m:
+    active = np.argsort(np.abs(effect).max(axis=1))  # those with the largest effect stay, and can be corrected
+    while active.size > at_most:
         groups = active[: active.size // (m + 1) * (m + 1)].reshape(-1, m + 1)
         direction = np.linalg.svd(effect[groups, 1:].transpose(0, 2, 1))[2][:, -1]
         direction[(effect[groups, 0] * direction).sum(axis=1) > 0.0] *= -1.0
