@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.sparse as sp
@@ -124,9 +125,10 @@ def induction_over_stages(cmdp: CMDP, weights: Array) -> Induced:
     if is_compiled(staged):
         from cmdpkit.evaluation.stage_kernels import induct
 
-        discounts = cmdp.gamma * staged.factors
+        discounts, (table, scales) = cmdp.gamma * staged.factors, _stage_costs(cmdp)
         for begin, end, matrix in reversed(staged.runs):
-            induct(own.heads, *parts(matrix), costs, weights, discounts, value, values, choice, begin, end)
+            arrays = (own.heads, *parts(matrix), table, scales, weights, discounts)
+            induct(*arrays, value, values, choice, begin, end)
     else:
         for stage in reversed(list(staged.stages())):
             now, discount = stage.states, cmdp.gamma * stage.factor
@@ -135,6 +137,27 @@ def induction_over_stages(cmdp: CMDP, weights: Array) -> Induced:
             rows = own.rows(choice[now])
             values[now] = costs[:, stage.pairs.start + rows].T + discount * (stage.matrix[rows] @ values[stage.after])
     return Induced(Backup(value, choice, 0.0, 0.0, 0), values)
+
+
+_STAGE_COSTS: WeakKeyDictionary[CMDP, tuple[Array, Array]] = WeakKeyDictionary()
+
+
+def _stage_costs(cmdp: CMDP) -> tuple[Array, Array]:
+    """Costs (m + 1, N) of the first stage and their multiples (T,) at every stage, if these are exactly all costs.
+
+    Then a sweep need not read T times as many numbers. Otherwise all costs, and ones.
+    """
+    if cmdp not in _STAGE_COSTS:
+        staged: StagedTransitions = cmdp.transitions
+        scales, count = staged.scales, staged.own.count
+        found = cmdp.costs, np.ones(staged.horizon)
+        if scales is not None:
+            first = np.ascontiguousarray(cmdp.costs[:, :count])
+            each = (cmdp.costs[:, t * count : (t + 1) * count] for t in range(staged.horizon))
+            if all(np.array_equal(first * scale, costs) for scale, costs in zip(scales.tolist(), each, strict=True)):
+                found = first, scales
+        _STAGE_COSTS[cmdp] = found
+    return _STAGE_COSTS[cmdp]
 
 
 def _least(pairs: Pairs, q: Array) -> tuple[Array, Any]:

@@ -14,21 +14,25 @@ ANY_ORDER = {"reassoc", "contract", "nsz"}
 
 
 @njit(cache=True, nogil=True, fastmath=ANY_ORDER)
-def induct(heads, indptr, indices, data, costs, weights, discounts, value, values, choice, first, last):
+def induct(heads, indptr, indices, data, costs, scales, weights, discounts, value, values, choice, first, last):
     # pragma: no cover
     """The least values of w·c, the choice that has them, and V_0..V_m of that choice, from stage last − 1 to `first`.
 
-    Values of stage `last` are known.
+    Values of stage `last` are known. The costs of a stage are a multiple of `costs`, which are those of a single stage
+    or of all of them.
     """
     states, count, n = heads.size - 1, heads[heads.size - 1], weights.size
-    cost = np.empty(count)
+    cost, single = np.empty(count), costs.shape[1] == count
     for t in range(last - 1, first - 1, -1):
-        now, then, shift, discount = t * states, (t + 1) * states, t * count, discounts[t]
-        for r in range(count):
-            cost[r] = weights[0] * costs[0, shift + r]
-        for i in range(1, n):
+        now, then, shift, discount, scale = t * states, (t + 1) * states, t * count, discounts[t], scales[t]
+        if single:
+            shift = 0
+        if t == last - 1 or not single:
             for r in range(count):
-                cost[r] += weights[i] * costs[i, shift + r]
+                cost[r] = weights[0] * costs[0, shift + r]
+            for i in range(1, n):
+                for r in range(count):
+                    cost[r] += weights[i] * costs[i, shift + r]
         after = value[then : then + states]
         k = uint64(indptr[0])
         for s in range(states):
@@ -39,12 +43,12 @@ def induct(heads, indptr, indices, data, costs, weights, discounts, value, value
                 while k < end:
                     ahead += data[k] * after[indices[k]]
                     k += ONE
-                q = cost[r] + discount * ahead
+                q = scale * cost[r] + discount * ahead
                 if q < best:
                     best, arg = q, r
             value[now + s], choice[now + s] = best, arg - heads[s]
             for i in range(n):
-                values[now + s, i] = costs[i, shift + arg]
+                values[now + s, i] = scale * costs[i, shift + arg]
             _add_ahead(indptr, indices, data, arg, discount, values, then, values, now + s)
 
 

@@ -37,7 +37,7 @@ class StagedChain:
             self._states = np.arange(own.states)
         else:
             flat = probabilities.ravel()
-            self.taken = np.flatnonzero(flat)
+            self.taken = np.flatnonzero(flat != 0.0)
             self.weights = flat[self.taken]
         self._ends = np.searchsorted(self.taken, own.count * np.arange(staged.horizon + 1))
         self._compiled = is_compiled(staged)
@@ -116,23 +116,21 @@ class StagedChain:
         return self.taken, states, shares, self._ends, self.staged.own.heads
 
     def _back(self, values: Array, out: Array, gamma: float) -> None:
-        from cmdpkit.evaluation.stage_kernels import back
-
+        kernel = _kernels().back
         tables, discounts = [x.reshape(len(x), -1) for x in (values, out)], gamma * self.staged.factors
         for first, last, matrix in reversed(self.staged.runs):
-            back(*parts(matrix), *self._pairs, discounts, *tables, first, last)
+            kernel(*parts(matrix), *self._pairs, discounts, *tables, first, last)
 
     def _forth(self, visits: Array, out: Array, gamma: float) -> None:
-        from cmdpkit.evaluation.stage_kernels import forth
-
+        kernel = _kernels().forth
         for first, last, matrix in self.staged.runs:
-            forth(*parts(matrix), *self._pairs, gamma * self.staged.factors, visits, out, first, last)
+            kernel(*parts(matrix), *self._pairs, gamma * self.staged.factors, visits, out, first, last)
 
     @cached_property
     def _rest(self) -> Array:
         """(S,) the probability of moving to the end."""
         taken, states, shares, _, _ = self._pairs
-        return np.bincount(states, shares * self.staged.rest(taken), self.shape[0])
+        return np.asarray(np.bincount(states, shares * self.staged.rest(taken), self.shape[0]), dtype=float)
 
     def _add_end(self, out: Array, value: Any, factor: float) -> None:
         """out += factor · P(end|s) V(end)."""
@@ -190,18 +188,24 @@ class StagedChain:
         return stage.factor * moved, float(stage.rest(rows) @ pairs)
 
 
+def _kernels() -> Any:
+    """The compiled sweeps, imported where they are needed."""
+    from cmdpkit.evaluation import stage_kernels
+
+    return stage_kernels
+
+
 def ahead_of(staged: StagedTransitions, rows: Any, values: Array) -> Array:
     """P V for some of the pairs, in ascending order."""
     if not is_compiled(staged):
         return staged.ahead_of(rows, values)
-    from cmdpkit.evaluation.stage_kernels import back
-
-    out = np.multiply.outer(staged.rest(rows), values[staged.end])
+    kernel = _kernels().back
+    out: Array = np.multiply.outer(staged.rest(rows), values[staged.end])
     tables = [np.ascontiguousarray(x).reshape(len(x), -1) for x in (values, out)]
     ends = np.searchsorted(rows, staged.own.count * np.arange(staged.horizon + 1))
     taken = rows, np.arange(rows.size), np.ones(rows.size), ends, staged.own.heads
     for first, last, matrix in staged.runs:
-        back(*parts(matrix), *taken, staged.factors, *tables, first, last)
+        kernel(*parts(matrix), *taken, staged.factors, *tables, first, last)
     return out
 
 

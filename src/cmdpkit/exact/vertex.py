@@ -105,11 +105,8 @@ def _settle(cmdp: CMDP, pi: Array, states: Any) -> bool:
 
 def _randomised(cmdp: CMDP, pi: Array) -> Any:
     """The states with more than one action that is played."""
-    pairs = cmdp.pairs
-    states = np.unique(pairs.of(np.flatnonzero((pi > 0.0) & (pi < 1.0)))[0])
-    begins, ends = pairs.first[states], pairs.first[states + 1]
-    several = [np.count_nonzero(pi[begin:end]) > 1 for begin, end in zip(begins, ends, strict=True)]
-    return states[np.array(several, dtype=bool)]
+    states = cmdp.pairs.of(np.flatnonzero(pi > 0.0))[0]
+    return np.unique(states[1:][states[1:] == states[:-1]])
 
 
 def _support(cmdp: CMDP, pi: Array, states: Any) -> tuple[Any, Any]:

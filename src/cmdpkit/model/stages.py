@@ -49,9 +49,18 @@ class StagedTransitions:
         factors: (T − 1,) by which they are multiplied.
         own: the pairs of a single stage.
         whole: nothing goes to the end before the last stage, even if rows sum to less than one.
+        scales: (T,) by which costs that are the same at every stage are multiplied, if that is known.
     """
 
-    def __init__(self, matrices: tuple[Any, ...], factors: Array, own: Pairs, whole: bool = False) -> None:
+    def __init__(
+        self,
+        matrices: tuple[Any, ...],
+        factors: Array,
+        own: Pairs,
+        whole: bool = False,
+        scales: Array | None = None,
+    ) -> None:
+        self.scales = None if scales is None else refreeze(scales)
         self.matrices, self.factors, self.own, self.whole = matrices, refreeze(factors), own, whole
         self.horizon = len(matrices) + 1
         self.pairs = staged_pairs(own, self.horizon)
@@ -166,8 +175,9 @@ class StagedTransitions:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Copies are frozen like the original."""
-        for name in ("matrices", "factors"):
-            refreeze(state[name])
+        for name in ("matrices", "factors", "scales"):
+            if state[name] is not None:
+                refreeze(state[name])
         self.__dict__.update({name: value for name, value in state.items() if name != "_sums"})  # its keys are ids
 
 
@@ -235,7 +245,7 @@ def over_stages(transitions: Any, pairs: Pairs, initial: StateArray, gamma: floa
     start = np.zeros(horizon * pairs.states + 1)
     start[: pairs.states] = initial
     sizes = np.append(np.repeat(w / w[0], pairs.states), 0.0)
-    staged = StagedTransitions(matrices, factors, pairs)
+    staged = StagedTransitions(matrices, factors, pairs, scales=1.0 / sizes[: -1 : pairs.states])
     return Scaled(staged, staged.pairs, start, beta, sizes, pairs.count, horizon)
 
 

@@ -49,8 +49,8 @@ class TabularPolicy:
     def _set(self, pairs: Pairs, table: PairTable) -> None:
         table = normalise(pairs, table)
         self.pairs = pairs
-        with np.errstate(divide="ignore"):
-            self.log_pi: PairTable = freeze(np.log(table))
+        log_pi = np.full(table.shape, -np.inf)
+        self.log_pi: PairTable = freeze(np.log(table, out=log_pi, where=table > 0.0))
         self._pi: PairTable | None = freeze(table)
 
     @classmethod
