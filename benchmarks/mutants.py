@@ -264,6 +264,7 @@ MUTANTS: list[Mutant] = [
         "average_models::test_values_of_policies_lie_within_their_errors",
         ("error = rounding * size + terms * TINY", "error = 0.0 * size", "averages have no rounding errors"),
         ("* EPS + row_slack(cmdp)", "* EPS", "averages take rows to sum to one"),
+        ("np.maximum(high - value, value - low)", "np.minimum(high - value, value - low)", "the nearer end counts"),
     ),
     *of(
         "evaluation/gains.py",
@@ -271,8 +272,44 @@ MUTANTS: list[Mutant] = [
         "average_models::test_a_state_that_is_seldom_visited_does_not_mark_the_cycles "
         "average_models::test_a_start_that_can_end_in_two_classes",
         ("more = until[k] / times[k]", "more = until[k]", "an average is the cost of a cycle"),
+        ("bias + (until - more * times)", "bias + until", "the bias includes the average"),
+        ("gain[label >= 0] = of_class[label[label >= 0]]", "gain[label >= 0] = of_class[0]", "classes average alike"),
         ("visits[states] >= RARE * visits[often]", "visits[states] >= 0.0 * visits[often]", "rare states mark cycles"),
         ("scale = np.maximum(ends, 0.0) / per_class", "scale = 1.0 / per_class", "all classes are equally likely"),
+    ),
+    *of(
+        "evaluation/average.py",
+        "average",
+        ("+= matrix[inside][:, outside].T @ visits", "+= 0.0", "what passes through transient states is lost"),
+        ("weights[k] * stationary(", "stationary(", "classes are not weighted by how often they are reached"),
+        ("closed[component[rows[leaves]]]", "closed[component[matrix.indices[leaves]]]", "closed classes are left"),
+        ("ahead = P[k, :k].sum() + leave[k]", "ahead = P[k, :k].sum() + 2.0 * leave[k]", "states are left twice"),
+    ),
+    *of(
+        "evaluation/bounds.py",
+        "average_models::test_bounds_are_valid_for_any_guess_and_weights",
+        (
+            "lowest = backup.lowest if everywhere(cmdp) else",
+            "lowest = 0.5 * (backup.lowest + backup.highest) if everywhere(cmdp) else",
+            "averages are bounded by the middle of Th - h",
+        ),
+    ),
+    *of(
+        "evaluation/backup.py",
+        "average_models::test_values_and_advantages_fit_together",
+        ("cost = cmdp.costs.T - gain(cmdp, values)", "cost = cmdp.costs.T", "advantages include the average"),
+    ),
+    *of(
+        "exact/vertex.py",
+        "horizon::test_policies_of_long_horizons_randomise_once_per_limit",
+        ("now + room[each, nearest, None] * direction", "now", "only the settled states move"),
+    ),
+    *of(
+        "evaluation/stage_kernels.py",
+        "horizon::test_one_sweep_gives_policy_values_and_bound",
+        ("q = scale * cost[r] + discount * ahead", "q = cost[r] + discount * ahead", "stages weigh the same"),
+        ("= scale * costs[i, shift + arg]", "= costs[i, shift + arg]", "values of stages weigh the same"),
+        ("out[state, 3] += share * a3", "out[state, 3] += share * a2", "the fourth cost is the third"),
     ),
     *of(
         "exact/joined.py",
@@ -740,7 +777,7 @@ MUTANTS: list[Mutant] = [
             "self.farkas, self.farkas_margin = y, 2.0 * answer.bound",
             "the Farkas margin is overstated",
         ),
-        ("weights[j] * pairs.over(visits) * pi", "weights[j] * pi", "policies are mixed without their visits"),
+        ("+= weights[j] * visits", "+= weights[j]", "policies are mixed without their visits"),
         ("(high - target) / (high - low)", "(target - low) / (high - low)", "a policy goes away from its bound"),
         ("if mixture.excess > 1e-12:", "if mixture.excess > 1.0:", "a mixture outside the limits is an answer"),
     ),
