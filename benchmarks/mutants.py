@@ -264,7 +264,11 @@ MUTANTS: list[Mutant] = [
         "average_models::test_values_of_policies_lie_within_their_errors",
         ("error = rounding * size + terms * TINY", "error = 0.0 * size", "averages have no rounding errors"),
         ("* EPS + row_slack(cmdp)", "* EPS", "averages take rows to sum to one"),
-        ("np.maximum(high - value, value - low)", "np.minimum(high - value, value - low)", "the nearer end counts"),
+        (
+            "1.01 * np.maximum(high - value, value - low)",
+            "0.0 * np.maximum(high - value, value - low)",
+            "averages are exact",
+        ),
     ),
     *of(
         "evaluation/gains.py",
@@ -272,8 +276,6 @@ MUTANTS: list[Mutant] = [
         "average_models::test_a_state_that_is_seldom_visited_does_not_mark_the_cycles "
         "average_models::test_a_start_that_can_end_in_two_classes",
         ("more = until[k] / times[k]", "more = until[k]", "an average is the cost of a cycle"),
-        ("bias + (until - more * times)", "bias + until", "the bias includes the average"),
-        ("gain[label >= 0] = of_class[label[label >= 0]]", "gain[label >= 0] = of_class[0]", "classes average alike"),
         ("visits[states] >= RARE * visits[often]", "visits[states] >= 0.0 * visits[often]", "rare states mark cycles"),
         ("scale = np.maximum(ends, 0.0) / per_class", "scale = 1.0 / per_class", "all classes are equally likely"),
     ),
@@ -295,14 +297,14 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     *of(
-        "evaluation/backup.py",
+        "evaluation/gains.py",
         "average_models::test_values_and_advantages_fit_together",
-        ("cost = cmdp.costs.T - gain(cmdp, values)", "cost = cmdp.costs.T", "advantages include the average"),
+        ("bias + (at_start - self.cmdp.initial @ bias)", "bias + at_start", "the start is worth more than its average"),
     ),
     *of(
-        "exact/vertex.py",
-        "horizon::test_policies_of_long_horizons_randomise_once_per_limit",
-        ("now + room[each, nearest, None] * direction", "now", "only the settled states move"),
+        "evaluation/evaluate.py",
+        "average_models::test_values_and_advantages_fit_together",
+        ("look_ahead(cmdp, values) - gain(cmdp, values)", "look_ahead(cmdp, values)", "advantages include the average"),
     ),
     *of(
         "evaluation/stage_kernels.py",
@@ -315,6 +317,7 @@ MUTANTS: list[Mutant] = [
         "exact/joined.py",
         "average_models::test_parts_that_limits_need_both_of",
         ("(1.0 - share) * occupancy + share * everywhere", "occupancy", "parts of a model are not joined"),
+        ("classes.size == 1 and inside >=", "classes.size == 1 or inside >=", "an occupancy elsewhere is the policy's"),
     ),
     *of(
         "exact/errors.py",

@@ -86,7 +86,9 @@ class TabularPolicy:
         occupancy = np.maximum(occupancy, 0.0)  # unvisited pairs may come out of a linear solve as −1e-18
         visits = pairs.over(pairs.sum(occupancy))
         seen = visits > 0.0
-        return cls.over(pairs, np.where(seen, occupancy / np.where(seen, visits, 1.0), fallback))
+        occupancy /= np.where(seen, visits, 1.0)
+        np.copyto(occupancy, fallback, where=~seen)
+        return cls.over(pairs, occupancy)
 
     @classmethod
     def uniform(cls, states: int, actions: int) -> TabularPolicy:
