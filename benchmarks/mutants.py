@@ -518,8 +518,8 @@ MUTANTS: list[Mutant] = [
             "A random number u ≤ 1 − 2⁻⁵³ makes u·c < c in floating point, so that the guard is never needed.",
         ),
         (
-            "occupancy / np.where(seen, visits, 1.0), fallback)",
-            "occupancy / np.where(seen, visits, 1.0), 1.0 / occupancy.shape[1])",
+            "np.copyto(occupancy, fallback, where=~seen)",
+            "np.copyto(occupancy, 1.0 / occupancy.shape[1], where=~seen)",
             "unvisited states forget their policy",
         ),
         ("log_weights - pairs.over(pairs.max(log_weights))", "log_weights - 0.0", "large weights overflow"),
