@@ -264,6 +264,11 @@ MUTANTS: list[Mutant] = [
         "average_models::test_values_of_policies_lie_within_their_errors",
         ("error = rounding * size + terms * TINY", "error = 0.0 * size", "averages have no rounding errors"),
         ("* EPS + row_slack(cmdp)", "* EPS", "averages take rows to sum to one"),
+        (
+            "1.01 * np.maximum(high - value, value - low)",
+            "0.0 * np.maximum(high - value, value - low)",
+            "averages are exact",
+        ),
     ),
     *of(
         "evaluation/gains.py",
@@ -275,9 +280,44 @@ MUTANTS: list[Mutant] = [
         ("scale = np.maximum(ends, 0.0) / per_class", "scale = 1.0 / per_class", "all classes are equally likely"),
     ),
     *of(
+        "evaluation/average.py",
+        "average",
+        ("+= matrix[inside][:, outside].T @ visits", "+= 0.0", "what passes through transient states is lost"),
+        ("weights[k] * stationary(", "stationary(", "classes are not weighted by how often they are reached"),
+        ("closed[component[rows[leaves]]]", "closed[component[matrix.indices[leaves]]]", "closed classes are left"),
+        ("ahead = P[k, :k].sum() + leave[k]", "ahead = P[k, :k].sum() + 2.0 * leave[k]", "states are left twice"),
+    ),
+    *of(
+        "evaluation/bounds.py",
+        "average_models::test_bounds_are_valid_for_any_guess_and_weights",
+        (
+            "lowest = backup.lowest if everywhere(cmdp) else",
+            "lowest = 0.5 * (backup.lowest + backup.highest) if everywhere(cmdp) else",
+            "averages are bounded by the middle of Th - h",
+        ),
+    ),
+    *of(
+        "evaluation/gains.py",
+        "average_models::test_values_and_advantages_fit_together",
+        ("bias + (at_start - self.cmdp.initial @ bias)", "bias + at_start", "the start is worth more than its average"),
+    ),
+    *of(
+        "evaluation/evaluate.py",
+        "average_models::test_values_and_advantages_fit_together",
+        ("look_ahead(cmdp, values) - gain(cmdp, values)", "look_ahead(cmdp, values)", "advantages include the average"),
+    ),
+    *of(
+        "evaluation/stage_kernels.py",
+        "horizon::test_one_sweep_gives_policy_values_and_bound",
+        ("q = scale * cost[r] + discount * ahead", "q = cost[r] + discount * ahead", "stages weigh the same"),
+        ("= scale * costs[i, shift + arg]", "= costs[i, shift + arg]", "values of stages weigh the same"),
+        ("out[state, 3] += share * a3", "out[state, 3] += share * a2", "the fourth cost is the third"),
+    ),
+    *of(
         "exact/joined.py",
         "average_models::test_parts_that_limits_need_both_of",
         ("(1.0 - share) * occupancy + share * everywhere", "occupancy", "parts of a model are not joined"),
+        ("classes.size == 1 and inside >=", "classes.size == 1 or inside >=", "an occupancy elsewhere is the policy's"),
     ),
     *of(
         "exact/errors.py",
@@ -478,8 +518,8 @@ MUTANTS: list[Mutant] = [
             "A random number u ≤ 1 − 2⁻⁵³ makes u·c < c in floating point, so that the guard is never needed.",
         ),
         (
-            "occupancy / np.where(seen, visits, 1.0), fallback)",
-            "occupancy / np.where(seen, visits, 1.0), 1.0 / occupancy.shape[1])",
+            "np.copyto(occupancy, fallback, where=~seen)",
+            "np.copyto(occupancy, 1.0 / occupancy.shape[1], where=~seen)",
             "unvisited states forget their policy",
         ),
         ("log_weights - pairs.over(pairs.max(log_weights))", "log_weights - 0.0", "large weights overflow"),
@@ -740,7 +780,7 @@ MUTANTS: list[Mutant] = [
             "self.farkas, self.farkas_margin = y, 2.0 * answer.bound",
             "the Farkas margin is overstated",
         ),
-        ("weights[j] * pairs.over(visits) * pi", "weights[j] * pi", "policies are mixed without their visits"),
+        ("+= weights[j] * visits", "+= weights[j]", "policies are mixed without their visits"),
         ("(high - target) / (high - low)", "(target - low) / (high - low)", "a policy goes away from its bound"),
         ("if mixture.excess > 1e-12:", "if mixture.excess > 1.0:", "a mixture outside the limits is an answer"),
     ),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.sparse as sp
@@ -106,29 +107,57 @@ def induction(cmdp: CMDP, cost: Array, blocks: Sequence[int]) -> Any:
     return choice
 
 
-def induction_over_stages(cmdp: CMDP, cost: Array) -> Backup:
-    """The least values and the best choice of a model with stages, by one pass from the last stage to the first.
+class Induced(NamedTuple):
+    """What one pass over the stages of a horizon finds."""
 
-    The values are their own backup, as computed: rounding aside, nothing is left to gain.
-    """
+    backup: Backup  # the least values, which are their own backup as computed, and the best choice
+    state_values: Array  # (S, m + 1) of all costs under that choice
+
+
+def induction_over_stages(cmdp: CMDP, weights: Array) -> Induced:
+    """Minimise w·c of a model with stages by one pass from the last stage to the first, with V_0..V_m on the way."""
     staged: StagedTransitions = cmdp.transitions
-    own, compiled = staged.own, is_compiled(staged)
+    own, costs, weights = staged.own, cmdp.costs, np.asarray(weights, dtype=float)
     value, choice = np.zeros(cmdp.states), np.zeros(cmdp.states, dtype=np.int32)
-    value[staged.last_states], choice[staged.last_states] = _least(own, cost[staged.last_pairs])
-    if compiled:
-        from cmdpkit.evaluation import kernels
+    values, last = np.zeros((cmdp.states, weights.size)), staged.last_states
+    value[last], choice[last] = _least(own, weights @ costs[:, staged.last_pairs])
+    values[last] = costs[:, staged.last_pairs.start + own.rows(choice[last])].T
+    if is_compiled(staged):
+        from cmdpkit.evaluation.stage_kernels import induct
 
-        arrays = {key: parts(m) for key, m in staged.distinct.items()}
-    for stage in reversed(list(staged.stages())):
-        known, discount = value[stage.after], cmdp.gamma * stage.factor
-        if compiled:
-            found = value[stage.states], choice[stage.states]
-            model = own.heads, own.largest, *arrays[id(stage.matrix)]
-            kernels.bellman(*model, cost[stage.pairs], discount, known, 0.0, *found, 0, own.states)
-        else:
-            q = cost[stage.pairs] + discount * (stage.matrix @ known)
-            value[stage.states], choice[stage.states] = _least(own, q)
-    return Backup(value, choice, 0.0, 0.0, 0)
+        discounts, (table, scales) = cmdp.gamma * staged.factors, _stage_costs(cmdp)
+        for begin, end, matrix in reversed(staged.runs):
+            arrays = (own.heads, *parts(matrix), table, scales, weights, discounts)
+            induct(*arrays, value, values, choice, begin, end)
+    else:
+        for stage in reversed(list(staged.stages())):
+            now, discount = stage.states, cmdp.gamma * stage.factor
+            q = weights @ costs[:, stage.pairs] + discount * (stage.matrix @ value[stage.after])
+            value[now], choice[now] = _least(own, q)
+            rows = own.rows(choice[now])
+            values[now] = costs[:, stage.pairs.start + rows].T + discount * (stage.matrix[rows] @ values[stage.after])
+    return Induced(Backup(value, choice, 0.0, 0.0, 0), values)
+
+
+_STAGE_COSTS: WeakKeyDictionary[CMDP, tuple[Array, Array]] = WeakKeyDictionary()
+
+
+def _stage_costs(cmdp: CMDP) -> tuple[Array, Array]:
+    """Costs (m + 1, N) of the first stage and their multiples (T,) at every stage, if these are exactly all costs.
+
+    Then a sweep need not read T times as many numbers. Otherwise all costs, and ones.
+    """
+    if cmdp not in _STAGE_COSTS:
+        staged: StagedTransitions = cmdp.transitions
+        scales, count = staged.scales, staged.own.count
+        found = cmdp.costs, np.ones(staged.horizon)
+        if scales is not None:
+            first = np.ascontiguousarray(cmdp.costs[:, :count])
+            each = (cmdp.costs[:, t * count : (t + 1) * count] for t in range(staged.horizon))
+            if all(np.array_equal(first * scale, costs) for scale, costs in zip(scales.tolist(), each, strict=True)):
+                found = first, scales
+        _STAGE_COSTS[cmdp] = found
+    return _STAGE_COSTS[cmdp]
 
 
 def _least(pairs: Pairs, q: Array) -> tuple[Array, Any]:

@@ -198,51 +198,6 @@ def flow(indptr, indices, data, visits, out):  # pragma: no cover
             k += ONE
 
 
-@njit(cache=True, nogil=True)
-def ahead_taken(rows, states, shares, indptr, indices, data, after, out):  # pragma: no cover
-    """out(s) += share · Σ P V′ for some rows of the model, which belong to these states."""
-    n = after.shape[1]
-    ahead = np.empty(n)
-    for j in range(rows.size):
-        row, s, share = rows[j], states[j], shares[j]
-        k, end = uint64(indptr[row]), uint64(indptr[row + 1])
-        if n == 4:
-            a0 = a1 = a2 = a3 = 0.0
-            while k < end:
-                p, t = data[k], indices[k]
-                a0 += p * after[t, 0]
-                a1 += p * after[t, 1]
-                a2 += p * after[t, 2]
-                a3 += p * after[t, 3]
-                k += ONE
-            out[s, 0] += share * a0
-            out[s, 1] += share * a1
-            out[s, 2] += share * a2
-            out[s, 3] += share * a3
-            continue
-        for i in range(n):
-            ahead[i] = 0.0
-        while k < end:
-            p, t = data[k], indices[k]
-            for i in range(n):
-                ahead[i] += p * after[t, i]
-            k += ONE
-        for i in range(n):
-            out[s, i] += share * ahead[i]
-
-
-@njit(cache=True, nogil=True)
-def flow_taken(rows, visits, indptr, indices, data, out):  # pragma: no cover
-    """out = Σ P(·|row) x(row) over some rows of the model."""
-    for s in range(out.size):
-        out[s] = 0.0
-    for j in range(rows.size):
-        x, k, end = visits[j], uint64(indptr[rows[j]]), uint64(indptr[rows[j] + 1])
-        while k < end:
-            out[indices[k]] += data[k] * x
-            k += ONE
-
-
 @njit(cache=True, nogil=True, fastmath=True)
 def gmres_cycle(indptr, indices, data, gamma, rest, steps, aim):  # pragma: no cover
     """Minimise |rest − (I − γ P) x|₂ over x in the Krylov space of `steps` dimensions; stop at `aim`.

@@ -28,11 +28,12 @@ from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.errors import sum_errors
 from cmdpkit.exact.joined import stationary_policy
+from cmdpkit.exact.levels import LevelMethod
 from cmdpkit.exact.local import ACCURACY, Blend, LocalDual, Outlook, Viewpoint, outlook
 from cmdpkit.exact.master import Mixture, best_mixture, least_violation
 from cmdpkit.exact.mdp import Minimum, Oracle, Stop, never
 from cmdpkit.exact.vertex import least_randomised
-from cmdpkit.model import CMDP
+from cmdpkit.model import CMDP, StagedTransitions
 from cmdpkit.policy import TabularPolicy
 
 PATIENCE = 2
@@ -91,6 +92,10 @@ the blend's actions are bad in states that it does not visit."""
 
 PROGRESS = 0.7
 """A Newton step that leaves more than this part of the distance between the bounds is no progress."""
+
+
+LEVEL_CALLS, LEVEL_CALLS_PER_LIMIT = 8, 6
+"""Oracle calls of the level method at most; about half as many are usual."""
 
 
 class Cut(NamedTuple):
@@ -262,7 +267,10 @@ class ColumnSearch:
         self.stuck = not self.cmdp.num_rows
         yield self
         while not self.stuck or self._relax():
-            yield from self._newton()
+            if isinstance(self.cmdp.transitions, StagedTransitions) and not self.rigorous:
+                yield from self._levels()
+            if not self.stuck:
+                yield from self._newton()
             if self.mixture is None:
                 yield from self._seek_feasible()
                 # The master may miss by its own tolerance what the game has just shown; then there is no answer.
@@ -272,6 +280,20 @@ class ColumnSearch:
                     return
             if not self.stuck and not self._settled():
                 yield from self._kelley()
+
+    def _levels(self) -> Iterator[ColumnSearch]:
+        """Ask where the level method says, for a number of calls that is enough unless the model is an odd one."""
+        method = LevelMethod(self.multipliers / self.units)
+        for k in range(LEVEL_CALLS + LEVEL_CALLS_PER_LIMIT * self.cmdp.num_rows):
+            if self.mixture is None and k > 2 * self.cmdp.num_rows + LEVEL_CALLS:
+                return
+            cuts, best = np.array(self.values) / self.scales, self.bound / float(self.scales[0])
+            fresh = self.ask_bound(method.next(cuts, best, self.multipliers / self.units) * self.units)
+            self._price()
+            self.stuck = self.mixture is not None and self._settled()
+            yield self
+            if self.stuck or not fresh or self.stop():
+                return
 
     def _newton(self) -> Iterator[ColumnSearch]:
         """Ask where G is largest under the local model, while that brings the bounds together."""
@@ -501,15 +523,19 @@ class ColumnSearch:
     def _occupancy(self, weights: Array) -> PairTable:
         """Visits to the pairs under a mixture of the columns."""
         pairs = self.cmdp.pairs
-        occupancy = np.zeros(pairs.shape)
+        occupancy = np.zeros(pairs.count)
         for j in np.flatnonzero(weights > 0.0):
-            pi = self.probabilities(self.columns[j])
-            visits = self._kept.get(int(j))
+            column, visits = self.columns[j], self._kept.get(int(j))
+            chosen = isinstance(column, np.ndarray)
+            played = {"choice": column} if chosen else {"probabilities": self.probabilities(column)}
             if visits is None:
-                system = policy_system(self.cmdp, pi, plan=self.plan)
+                system = policy_system(self.cmdp, **played, plan=self.plan)
                 visits = system.state_occupancy(accuracy=COLUMN_ACCURACY * self.tol)
-            occupancy += weights[j] * pairs.over(visits) * pi
-        return occupancy
+            if chosen:
+                occupancy[pairs.rows(column)] += weights[j] * visits
+            else:
+                occupancy += (weights[j] * pairs.over(visits) * played["probabilities"]).ravel()
+        return pairs.like(occupancy)
 
     def probabilities(self, column: Any) -> PairTable:
         """π(a|s) of a column."""
