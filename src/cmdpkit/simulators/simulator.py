@@ -273,6 +273,25 @@ class Simulator(Problem):
             transitions += drawn
         return Returns(rollouts, sums, squares, transitions)
 
+    def visits(
+        self, probabilities: Array, horizon: int | None, rollouts: int, seed: Sequence[int]
+    ) -> tuple[Array, Array, int]:
+        """Sums of the quantities and of the visits to the states over rollouts from the start, as in `returns`.
+
+        Returns (rows + 1,), (S,) and the number of transitions.
+        """
+        rng, cumulative = np.random.default_rng(stream(seed)), np.cumsum(probabilities, axis=-1)
+        steps = rng.geometric(1.0 - self.gamma, size=rollouts) if horizon is None else np.full(rollouts, horizon)
+        states, sums, visits = self.start(rollouts, rng), np.zeros(self.num_rows + 1), np.zeros(self.states)
+        transitions = int(steps.sum())
+        for t in range(int(steps.max())):
+            alive, weight = steps > t, 1.0 if horizon is None else self.gamma**t
+            states, steps = states[alive], steps[alive]
+            visits += weight * np.bincount(states, minlength=self.states)
+            states, quantities = self.step(states, self._choose(cumulative, states, rng), rng)
+            sums += weight * quantities.sum(axis=1)
+        return sums, visits, transitions
+
     def _choose(self, cumulative: Array, states: Integers, rng: np.random.Generator) -> Integers:
         if not self.pairs.is_full:
             first, last = self.pairs.first[states], self.pairs.first[states + 1] - 1
