@@ -14,8 +14,9 @@ from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.evaluation.patience import breathe
 from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.slater import slater_margin
+from cmdpkit.learners.response import MirrorResponse, by_action
 from cmdpkit.learners.tabular import above_floor, reference_span, within_radius
-from cmdpkit.model import CMDP, Pairs
+from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.rules.base import View, Weights
 
@@ -254,12 +255,12 @@ class ExactView(View):
 
     @cached_property
     def _logits(self) -> dict[tuple[float, bool], Array]:
-        return {}  # log π − step · A_0 of the last step requested, as `_by_action`
+        return {}  # log π − step · A_0 of the last step requested, as `by_action`
 
     @cached_property
     def _scaled(self) -> Array:
         assert self.learner is not None
-        tables = [_by_action(self.learner.cmdp.pairs.like(column)) for column in self._advantages[:, 1:].T]
+        tables = [by_action(self.learner.cmdp.pairs.like(column)) for column in self._advantages[:, 1:].T]
         return np.stack([unit * table for unit, table in zip(self.units, tables, strict=True)])
 
     @cached_property
@@ -271,7 +272,7 @@ class ExactView(View):
         if key not in self._logits:
             self._logits.clear()
             start = self._from_anchor if keep_anchor else self._log_pi
-            self._logits[key] = _by_action(start - step * self._advantages[:, 0].reshape(start.shape))
+            self._logits[key] = by_action(start - step * self._advantages[:, 0].reshape(start.shape))
         assert self.learner is not None
         local = (self._logits[key], self._scaled, self._scaled_values, self.learner.state_visits)
         return MirrorResponse(self.learner.cmdp.pairs, *local, prices, step)
@@ -304,62 +305,6 @@ class ExactView(View):
         xi = slater_margin(cmdp)
         largest = max(1.0, float(np.abs(cmdp.costs[0]).max()))
         return 2.0 * largest / (cmdp.step_weight * xi) if xi > 0.0 else float(np.inf)
-
-
-class MirrorResponse:
-    """The policy π_u ∝ π exp(−step (A_0 + Σ u_i A_i)) under the local model. See `Response`.
-
-    Tables are (A, S) here where all actions are available: sums over many short rows would take twice the time.
-    """
-
-    def __init__(
-        self,
-        pairs: Pairs,
-        logits: Array,  # (A, S), or (N,) where not all actions are available
-        scaled: Array,  # (m, A, S) or (m, N)
-        values: ConstraintArray,
-        visits: StateArray,
-        prices: ConstraintArray,
-        step: float,
-    ) -> None:
-        self._pairs, self._advantages, self._values, self._visits = pairs, scaled, values, visits
-        moved = logits - np.tensordot(step * prices, scaled, 1)
-        top = moved.max(axis=0) if pairs.is_full else pairs.max(moved)
-        moved -= self._over(top)
-        self._pi = np.exp(moved, out=moved)
-        total = self._sum(self._pi)
-        self._pi /= self._over(total)
-        self.soft_minimum = float(-visits @ (top + np.log(total)) / step)
-
-    @property
-    def policy(self) -> PairTable:
-        return self._pi.T
-
-    @cached_property
-    def _occupancy(self) -> Array:
-        return np.asarray(self._over(self._visits) * self._pi)
-
-    @property
-    def values(self) -> ConstraintArray:
-        change = self._advantages.reshape(self._values.size, -1) @ self._occupancy.ravel()
-        return np.asarray(self._values + change)
-
-    @property
-    def gram(self) -> Array:
-        centred = np.stack([table - self._over(self._sum(self._pi * table)) for table in self._advantages])
-        flat = centred.reshape(len(centred), -1)
-        return np.asarray((flat * self._occupancy.ravel()) @ flat.T)
-
-    def _sum(self, table: Array) -> Array:
-        return np.asarray(table.sum(axis=0) if self._pairs.is_full else self._pairs.sum(table))
-
-    def _over(self, values: Array) -> Array:
-        return values if self._pairs.is_full else np.asarray(self._pairs.over(values))
-
-
-def _by_action(table: PairTable) -> Array:
-    """(A, S) of a table (S, A); one of pairs (N,) stays as it is."""
-    return np.ascontiguousarray(table.T)
 
 
 def _within_rounding(one: PairTable, other: PairTable) -> bool:
