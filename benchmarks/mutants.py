@@ -196,7 +196,8 @@ MUTANTS: list[Mutant] = [
     ),
     *of(
         "model/problem.py",
-        "evaluation model",
+        "evaluation model theory",
+        ("np.minimum(1.0, self.spans)", "np.maximum(1.0, self.spans)", "small costs are solved roughly"),
         ("-1.0 if self.maximise else 1.0", "1.0 if self.maximise else -1.0", "rewards are minimised"),
         ("(share if c.per_step else 1.0)", "1.0", "a limit per step bounds the whole sum"),
         ("self.signs * (v + self.offsets)", "self.signs * v + self.offsets", "AtLeast's values get the wrong sign"),
@@ -232,7 +233,6 @@ MUTANTS: list[Mutant] = [
         "model/cmdp.py",
         "model theory",
         ("self.limits - self.signs * margins", "self.limits - margins", "AtLeast is loosened, not tightened"),
-        ("np.minimum(1.0, self.spans)", "np.maximum(1.0, self.spans)", "small costs are solved roughly"),
         ("np.abs(self.limits) / LARGEST_VALUE", "0.0 * np.abs(self.limits)", "limits that overflow pass"),
     ),
     *of(
@@ -264,6 +264,11 @@ MUTANTS: list[Mutant] = [
         "average_models::test_values_of_policies_lie_within_their_errors",
         ("error = rounding * size + terms * TINY", "error = 0.0 * size", "averages have no rounding errors"),
         ("* EPS + row_slack(cmdp)", "* EPS", "averages take rows to sum to one"),
+        (
+            "1.01 * np.maximum(high - value, value - low)",
+            "0.0 * np.maximum(high - value, value - low)",
+            "averages are exact",
+        ),
     ),
     *of(
         "evaluation/gains.py",
@@ -275,9 +280,44 @@ MUTANTS: list[Mutant] = [
         ("scale = np.maximum(ends, 0.0) / per_class", "scale = 1.0 / per_class", "all classes are equally likely"),
     ),
     *of(
+        "evaluation/average.py",
+        "average",
+        ("+= matrix[inside][:, outside].T @ visits", "+= 0.0", "what passes through transient states is lost"),
+        ("weights[k] * stationary(", "stationary(", "classes are not weighted by how often they are reached"),
+        ("closed[component[rows[leaves]]]", "closed[component[matrix.indices[leaves]]]", "closed classes are left"),
+        ("ahead = P[k, :k].sum() + leave[k]", "ahead = P[k, :k].sum() + 2.0 * leave[k]", "states are left twice"),
+    ),
+    *of(
+        "evaluation/bounds.py",
+        "average_models::test_bounds_are_valid_for_any_guess_and_weights",
+        (
+            "lowest = backup.lowest if everywhere(cmdp) else",
+            "lowest = 0.5 * (backup.lowest + backup.highest) if everywhere(cmdp) else",
+            "averages are bounded by the middle of Th - h",
+        ),
+    ),
+    *of(
+        "evaluation/gains.py",
+        "average_models::test_values_and_advantages_fit_together",
+        ("bias + (at_start - self.cmdp.initial @ bias)", "bias + at_start", "the start is worth more than its average"),
+    ),
+    *of(
+        "evaluation/evaluate.py",
+        "average_models::test_values_and_advantages_fit_together",
+        ("look_ahead(cmdp, values) - gain(cmdp, values)", "look_ahead(cmdp, values)", "advantages include the average"),
+    ),
+    *of(
+        "evaluation/stage_kernels.py",
+        "horizon::test_one_sweep_gives_policy_values_and_bound",
+        ("q = scale * cost[r] + discount * ahead", "q = cost[r] + discount * ahead", "stages weigh the same"),
+        ("= scale * costs[i, shift + arg]", "= costs[i, shift + arg]", "values of stages weigh the same"),
+        ("out[state, 3] += share * a3", "out[state, 3] += share * a2", "the fourth cost is the third"),
+    ),
+    *of(
         "exact/joined.py",
         "average_models::test_parts_that_limits_need_both_of",
         ("(1.0 - share) * occupancy + share * everywhere", "occupancy", "parts of a model are not joined"),
+        ("classes.size == 1 and inside >=", "classes.size == 1 or inside >=", "an occupancy elsewhere is the policy's"),
     ),
     *of(
         "exact/errors.py",
@@ -478,8 +518,8 @@ MUTANTS: list[Mutant] = [
             "A random number u ≤ 1 − 2⁻⁵³ makes u·c < c in floating point, so that the guard is never needed.",
         ),
         (
-            "occupancy / np.where(seen, visits, 1.0), fallback)",
-            "occupancy / np.where(seen, visits, 1.0), 1.0 / occupancy.shape[1])",
+            "np.copyto(occupancy, fallback, where=~seen)",
+            "np.copyto(occupancy, 1.0 / occupancy.shape[1], where=~seen)",
             "unvisited states forget their policy",
         ),
         ("log_weights - pairs.over(pairs.max(log_weights))", "log_weights - 0.0", "large weights overflow"),
@@ -518,7 +558,7 @@ MUTANTS: list[Mutant] = [
             "return _from_start(cmdp, weights, value",
             "the bound uses V, not TV",
         ),
-        ("mass, slack = float(initial.sum())", "mass, slack = 1.0", "the initial distribution is taken to sum to 1"),
+        ("entry_error, sums.mass", "entry_error, 1.0", "the initial distribution is taken to sum to 1"),
         ("visits @ local + off", "local.max(axis=0) + off", "errors are not summed over the visits"),
         ("np.maximum(value - backup, 0.0)", "np.maximum(backup - value, 0.0)", "what is missing has the wrong sign"),
     ),
@@ -566,10 +606,10 @@ MUTANTS: list[Mutant] = [
     *of(
         "simulators/simulator.py",
         "statistics streams simulators",
-        ("self.gamma**t * cost", "self.gamma ** (t + 1) * cost", "the first step is discounted"),
+        ("simulator.gamma**t * cost", "simulator.gamma ** (t + 1) * cost", "the first step is discounted"),
         ("(extra[before] if t > 0 or not pairs else 0.0)", "extra[before]", "a pair's first step pays the divergence"),
         ("values.T**2)", "np.abs(values.T))", "squares are not squared"),
-        ("stream((*seed, block))", "stream(seed)", "every block of rollouts draws the same numbers"),
+        ("stream((*seed, number))", "stream(seed)", "every block of rollouts draws the same numbers"),
         (
             "LEARNING, JUDGING, STARTS = 1, 2, 3",
             "LEARNING, JUDGING, STARTS = 1, 1, 3",
@@ -740,7 +780,7 @@ MUTANTS: list[Mutant] = [
             "self.farkas, self.farkas_margin = y, 2.0 * answer.bound",
             "the Farkas margin is overstated",
         ),
-        ("weights[j] * pairs.over(visits) * pi", "weights[j] * pi", "policies are mixed without their visits"),
+        ("+= weights[j] * visits", "+= weights[j]", "policies are mixed without their visits"),
         ("(high - target) / (high - low)", "(target - low) / (high - low)", "a policy goes away from its bound"),
         ("if mixture.excess > 1e-12:", "if mixture.excess > 1.0:", "a mixture outside the limits is an answer"),
     ),
@@ -928,7 +968,7 @@ MUTANTS: list[Mutant] = [
             "-float(pairs.min(lagrangian).sum())",
             "the greedy gain forgets the visits",
         ),
-        ("table - self._pairs.over(mean)", "table", "the Fisher matrix is not centred"),
+        ("table - self._over(self._sum(self._pi * table))", "table", "the Fisher matrix is not centred"),
         ("max(1.0, float(np.abs(cmdp.costs[0]).max()))", "1.0", "large costs do not raise the cap"),
         (
             "fixed_anchor or self._anchor)",
@@ -1143,7 +1183,7 @@ MUTANTS: list[Mutant] = [
         ("abs(v_0 - bound) + errors[0]", "abs(v_0 - bound)", "the gap forgets the rounding"),
         ("v + errors[1:]", "v", "the violation forgets the rounding"),
         ("residual + (terms * EPS + slack)[:, None] * size", "residual", "the rounding of the residual is forgotten"),
-        ("policy.weights @ values, policy", "values.mean(axis=0), policy", "a mixture has equal parts"),
+        ("return weights @ values, weights", "return values.mean(axis=0), weights", "a mixture has equal parts"),
         (
             "np.zeros(cmdp.num_rows), np.inf, plan)",
             "np.zeros(cmdp.num_rows), 0.0, plan)",

@@ -10,6 +10,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "cmdpkit"
 
 ROOMS = [
     ["checks", "files"],
+    ["cluster"],
     ["options", "tables", "drawing"],
     ["settings", "model"],
     ["draws"],
@@ -116,6 +117,7 @@ def test_no_module_imports_itself_in_a_circle():
         ("click", ("cli",)),
         ("matplotlib", ("drawing",)),
         ("gymnasium", ("envs", "experiments.tasks", "experiments.velocity")),
+        ("ray", ("cluster",)),
         ("dash", ("insight.explorer",)),
         ("flask", ("insight.explorer",)),
         ("werkzeug", ("insight.explorer",)),

@@ -20,7 +20,7 @@ from models import lp_optimum, random_model
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from hard import hard_model, medium_model
 
-CYCLES = 255
+CYCLES = 269
 """A seed of `hard_model` on which the method without its tests jumps between policies for ever."""
 
 
@@ -169,7 +169,7 @@ def test_without_its_tests_the_method_cycles(monkeypatch):
     monkeypatch.setattr(growing, "ALLOWED", np.inf)
     free = ck.solve(cmdp, "pmd-pd", max_iterations=300)
     assert free.status is ck.Status.ITERATION_LIMIT
-    assert free.certificate.gap > 0.1
+    assert max(free.certificate.gap, free.certificate.violation) > 0.1
 
 
 @pytest.mark.parametrize("seed", range(40))

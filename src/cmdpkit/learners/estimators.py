@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 
 from cmdpkit.checks import Array
+from cmdpkit.cluster import in_order
 from cmdpkit.evaluation.backup import look_ahead
 from cmdpkit.evaluation.patience import Stopped
 from cmdpkit.evaluation.system import PolicySystem
 from cmdpkit.model import CMDP, AtMost
 from cmdpkit.policy import TabularPolicy
-from cmdpkit.simulators import LEARNING, STARTS, ModelSimulator, Returns, Simulator, stream
+from cmdpkit.simulators import LEARNING, STARTS, Returns, Simulator, stream
+
+Part = tuple[int, tuple[int, ...]]
+"""A number of rollouts, and the seed of their random numbers."""
 
 
 class Meter:
@@ -24,7 +28,7 @@ class Meter:
         seed: seed of the run.
         budget: `Stopped` is raised before more transitions than this would be drawn (in expectation, if lengths are
             random).
-        stop: `Stopped` is raised when this returns True; called between parts of a long draw.
+        stop: `Stopped` is raised when this returns True; called between and during parts of a long draw.
     """
 
     def __init__(self, seed: int, budget: int | None = None, stop: Callable[[], bool] = lambda: False) -> None:
@@ -32,16 +36,21 @@ class Meter:
         self.samples = 0
         self.draws = 0
 
-    def parts(self, rollouts: int, transitions_each: float, largest: float) -> Iterator[tuple[int, tuple[int, ...]]]:
+    def parts(self, rollouts: int, transitions_each: float, largest: float) -> list[Part]:
         """Split `rollouts` into parts of at most `largest` transitions: (rollouts, seed of the part)."""
         if self.budget is not None and self.samples + rollouts * transitions_each > self.budget:
             raise Stopped(out_of_budget=True)
         self.draws += 1
         size = max(1, int(largest / transitions_each))
-        for part, begin in enumerate(range(0, rollouts, size)):
-            if self.stop():
-                raise Stopped
-            yield min(size, rollouts - begin), (self.seed, LEARNING, self.draws, part)
+        begins = range(0, rollouts, size)
+        return [
+            (min(size, rollouts - begin), (self.seed, LEARNING, self.draws, part)) for part, begin in enumerate(begins)
+        ]
+
+    def breathe(self) -> None:
+        """Raise `Stopped` when the caller wants to stop."""
+        if self.stop():
+            raise Stopped
 
 
 class RolloutPlan(Protocol):
@@ -51,12 +60,22 @@ class RolloutPlan(Protocol):
     def action_rollouts(self, weights: Array, divergence: float, inner_steps: int) -> tuple[int, int | None]: ...
 
 
+class Outlook(NamedTuple):
+    """What samples tell of a policy, and of the steps from it, in the internal sign convention."""
+
+    values: Array  # (m + 1,) V_0..V_m, limits subtracted
+    visits: Array  # (S,) discounted visits
+    q: Array  # (N, m + 1) Q_0..Q_m
+    variances: Array  # (N, m + 1) of their errors
+
+
 class Estimator(Protocol):
     """Values of a policy in the internal sign convention: V_0..V_m, and Q of a mix of costs plus a cost per state."""
 
     meter: Meter
 
     def values(self, policy: TabularPolicy) -> Array: ...
+    def outlook(self, policy: TabularPolicy) -> Outlook: ...
     def action_values(self, policy: TabularPolicy, weights: Array, divergence: Array, inner_steps: int) -> Array: ...
 
 
@@ -69,8 +88,11 @@ class Rollouts:
     def values(self, policy: TabularPolicy) -> Array:
         rollouts, horizon = self.plan.value_rollouts()
         # V̂_i = (1/M_V) Σ_j Σ_l γ^l c_i(s_l, a_l)
-        mean = self._returns(policy, rollouts, horizon, starts=1).means[0]
-        values: Array = self.simulator.units * mean
+        return self._limited(self._returns(policy, rollouts, horizon, starts=1).means[0], horizon)
+
+    def _limited(self, means: Array, horizon: int | None) -> Array:
+        """Mean sums of the quantities in the internal sign convention, with the limits subtracted."""
+        values: Array = self.simulator.units * means
         # The paper spreads the limit over the steps, c_i − (1 − γ) limit_i: over N steps that gives limit_i (1 − γ^N).
         # Where all is over after N steps, as on a horizon, they are all that is limited.
         horizon = None if horizon == self.simulator.ends_within else horizon
@@ -87,15 +109,35 @@ class Rollouts:
         means = self._returns(policy, rollouts, horizon, starts, weights=mix, state_cost=divergence).means
         return means.reshape(simulator.pairs.shape)
 
+    def outlook(self, policy: TabularPolicy) -> Outlook:
+        """Every Q̂_i from the same rollouts, and V̂_i with the visits from others."""
+        simulator, zero = self.simulator, np.zeros(self.simulator.states)
+        (count, horizon), length = self.plan.value_rollouts(), self._length(self.plan.value_rollouts()[1])
+        parts, sums, visits = self.meter.parts(count, length, VISITS), np.zeros(simulator.num_rows + 1), zero
+        for means, seen, transitions in in_order(
+            _visit, parts, simulator, (policy.pi, horizon), name=_name, stop=self.meter.breathe
+        ):
+            sums, visits = sums + means, visits + seen
+            self.meter.samples += transitions
+        each = np.diag(simulator.units)
+        rollouts, horizon = self.plan.action_rollouts(each[0], 0.0, 1)
+        found = self._returns(policy, rollouts, horizon, simulator.pairs.count, weights=each, state_cost=zero)
+        if rollouts > 1:
+            variances = np.maximum(found.squares / rollouts - found.means**2, 0.0) / (rollouts - 1)
+        else:  # a single rollout does not tell its error: take what differs between the pairs
+            variances = np.broadcast_to(found.means.var(axis=0), found.means.shape)
+        return Outlook(self._limited(sums / count, horizon), visits / count, found.means, variances)
+
+    def _length(self, horizon: int | None) -> float:
+        return 1.0 / (1.0 - self.simulator.gamma) if horizon is None else horizon
+
     def _returns(
         self, policy: TabularPolicy, rollouts: int, horizon: int | None, starts: int, **mixing: Array
     ) -> Returns:
-        length = 1.0 / (1.0 - self.simulator.gamma) if horizon is None else horizon
         total: Returns | None = None
-        for count, seed in self.meter.parts(
-            rollouts, starts * length, PART[isinstance(self.simulator, ModelSimulator)]
-        ):
-            part = self.simulator.returns(policy.pi, horizon, count, seed, pairs="weights" in mixing, **mixing)
+        parts = self.meter.parts(rollouts, starts * self._length(horizon), self.simulator.block)
+        shared = (policy.pi, horizon, mixing)
+        for part in in_order(_roll, parts, self.simulator, shared, name=_name, stop=self.meter.breathe):
             total = part if total is None else total + part
             self.meter.samples += part.transitions
         assert total is not None
@@ -108,8 +150,38 @@ class Rollouts:
         pass
 
 
-PART = {True: 2e8, False: 1e6}
-"""Transitions between two checks of the time limit: compiled, and for a user's simulator."""
+def _roll(simulator: Simulator, shared: tuple[Array, int | None, dict[str, Array]], part: Part) -> Returns:
+    (pi, horizon, mixing), (count, seed) = shared, part
+    return simulator.returns(pi, horizon, count, seed, pairs="weights" in mixing, **mixing)
+
+
+def _visit(simulator: Simulator, shared: tuple[Array, int | None], part: Part) -> tuple[Array, Array, int]:
+    (pi, horizon), (count, seed) = shared, part
+    return simulator.visits(pi, horizon, count, seed)
+
+
+def _step(simulator: Simulator, _: None, part: Part) -> tuple[Any, Array, Array]:
+    """One transition from every pair, `count` times: how often each led where, sums and squares of its quantities."""
+    count, seed = part
+    pairs = np.arange(simulator.pairs.count)
+    rows = np.tile(pairs, count)
+    states, actions = simulator.pairs.of(rows)
+    following, quantities = simulator.step(states, actions, np.random.default_rng(stream(seed)))
+    counts = sp.csr_array((np.ones(rows.size), (rows, following)), shape=(pairs.size, simulator.states))
+    each = quantities.reshape(len(quantities), count, pairs.size)
+    return counts, each.sum(axis=1), (each**2).sum(axis=1)
+
+
+def _name(part: Part) -> str:
+    count, (seed, _, draw, number) = part
+    return f"part {number} of draw {draw} ({count} rollouts per start, seed {seed})"
+
+
+STEPS = 1e6
+"""Transitions that are drawn for the empirical model at once."""
+
+VISITS = 2e5
+"""Transitions of rollouts that count visits, advanced together."""
 
 
 class Pooled:
@@ -124,17 +196,40 @@ class Pooled:
         pairs = simulator.pairs.count
         self.counts: Any = sp.csr_array((pairs, simulator.states))
         self.sums = np.zeros((simulator.num_rows + 1, pairs))
+        self.squares = np.zeros((simulator.num_rows + 1, pairs))
         self.first = np.zeros(simulator.states)
         self.drawn = 0  # transitions from each pair
 
     def values(self, policy: TabularPolicy) -> Array:
         if not self.drawn:
             self._draw()
+        self._begin()
+        model = self.model()
+        visits = PolicySystem(model, policy.pi).state_occupancy()
+        return self._values(model, policy, visits)
+
+    def outlook(self, policy: TabularPolicy) -> Outlook:
+        """The local model of the policy in the empirical model, with the errors of one-step estimates."""
+        self._draw()
+        self._begin()
+        model, pi = self.model(), policy.pi
+        system = PolicySystem(model, pi)
+        visits, values = system.state_occupancy(), system.solve(model.pairs.expect(pi, model.costs))
+        q = model.costs.T + look_ahead(model, values)
+        # Var(c + γ V(s′)) of one transition from the pair, with cost and successor taken as independent
+        means = model.transitions @ values
+        ahead = np.maximum(model.transitions @ values**2 - means**2, 0.0)
+        costs = np.maximum(self.squares / self.drawn - (self.sums / self.drawn) ** 2, 0.0)
+        one = self.simulator.units[:, None] ** 2 * costs + model.gamma**2 * ahead.T
+        return Outlook(self._values(model, policy, visits), visits, q, one.T / self.drawn)
+
+    def _begin(self) -> None:
+        """Draw more initial states."""
         rng = np.random.default_rng(stream((self.meter.seed, STARTS, self.meter.draws)))
         seen = np.bincount(self.simulator.start(self.starts, rng), minlength=self.simulator.states)
         self.first = self.first + seen  # a new array: `state()` has returned the old one
-        model = self.model()
-        visits = PolicySystem(model, policy.pi).state_occupancy()
+
+    def _values(self, model: CMDP, policy: TabularPolicy, visits: Array) -> Array:
         values: Array = model.costs @ (model.pairs.over(visits) * policy.pi).ravel()
         values[1:] -= model.offsets
         return values
@@ -148,16 +243,13 @@ class Pooled:
 
     def _draw(self) -> None:
         """Draw more transitions from every pair."""
-        simulator = self.simulator
-        pairs = np.arange(simulator.pairs.count)
-        for count, seed in self.meter.parts(self.rollouts, pairs.size, PART[False]):
-            rows = np.tile(pairs, count)
-            states, actions = simulator.pairs.of(rows)
-            following, quantities = simulator.step(states, actions, np.random.default_rng(stream(seed)))
-            self.counts = self.counts + sp.csr_array((np.ones(rows.size), (rows, following)), shape=self.counts.shape)
-            self.sums = self.sums + quantities.reshape(len(quantities), count, pairs.size).sum(axis=1)
+        pairs = self.simulator.pairs.count
+        parts = self.meter.parts(self.rollouts, pairs, STEPS)
+        answers = in_order(_step, parts, self.simulator, name=_name, stop=self.meter.breathe)
+        for (count, _), (counts, sums, squares) in zip(parts, answers, strict=True):
+            self.counts, self.sums, self.squares = self.counts + counts, self.sums + sums, self.squares + squares
             self.drawn += count
-            self.meter.samples += rows.size
+            self.meter.samples += count * pairs
 
     def model(self) -> CMDP:
         """The empirical model, in the internal sign convention; draws transitions if there are none."""
@@ -179,9 +271,10 @@ class Pooled:
 
     def state(self) -> dict[str, Any]:
         parts = {"data": self.counts.data, "indices": self.counts.indices, "indptr": self.counts.indptr}
-        return parts | {"sums": self.sums, "first": self.first, "drawn": np.array(self.drawn)}
+        return parts | {"sums": self.sums, "squares": self.squares, "first": self.first, "drawn": np.array(self.drawn)}
 
     def restore(self, state: dict[str, Any]) -> None:
         parts = (state["data"], state["indices"], state["indptr"])
         self.counts = sp.csr_array(parts, shape=self.counts.shape)
-        self.sums, self.first, self.drawn = state["sums"], state["first"], int(state["drawn"])
+        self.sums, self.squares = state["sums"], state["squares"]
+        self.first, self.drawn = state["first"], int(state["drawn"])
