@@ -9,6 +9,7 @@ from cmdpkit.learners.neural import stream
 from cmdpkit.learners.neural.learner import NeuralLearner
 from cmdpkit.learners.neural.policy import Actions, NeuralPolicy
 from cmdpkit.rules import Weights
+from test_cli import program
 
 
 class Walk(gymnasium.Env):
@@ -124,6 +125,15 @@ def test_runs_are_resumed_from_their_folder(tmp_path):
     for (w, b), (w2, b2) in zip(rest.policy.layers, whole.policy.layers, strict=True):
         np.testing.assert_array_equal(w, w2)
         np.testing.assert_array_equal(b, b2)
+
+
+def test_certificates_judge_whole_episodes(tmp_path):
+    """Windows of 500 steps, trained in rollouts of 20: costs of 20 steps would be far too small."""
+    env = "cmdpkit/ConstrainedAcrobot-v0"
+    ck.train(env, limits=[50, 50], iterations=2, out=tmp_path / "run", num_envs=2, steps=20, hidden=[4], persist=True)
+    run = program("evaluate", tmp_path / "run", "--episodes", 10, "--json")
+    assert run.json["horizon"] == 1_000
+    assert min(run.json["constraint_values"]) > 60.0
 
 
 def test_environments_that_do_not_repeat_themselves_are_refused():

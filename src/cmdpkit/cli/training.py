@@ -120,8 +120,10 @@ def run_config(run: str) -> dict[str, Any]:
     try:
         config: dict[str, Any] = json.loads(about.read_text())
         options = config["options"]
+        # steps bound an episode, unless the environments persist: then rollouts are shorter than episodes
+        shared = ("gamma",) if options.get("persist") else ("steps", "gamma")
         return {name: config[name] for name in ("env", "limits", "measure", "seed")} | {
-            "rest": {name: options[name] for name in ("steps", "gamma") if name in options}
+            "rest": {name: options[name] for name in shared if name in options}
         }
     except (KeyError, ValueError, TypeError) as error:
         raise ValueError(f"{about} is damaged: {error}") from error
