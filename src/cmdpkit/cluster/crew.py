@@ -44,15 +44,15 @@ class Crew:
 
 class _Member:
     def __init__(self, make: Callable[[Any, Any], Any], what: Any, part: Any) -> None:
-        self._made = lambda: make(what, part)
+        self._make, self._what, self._where = make, what, part
         self._part: Any = None
 
     def run(self, work: Callable[[Any, Any, Any], Any], shared: Any, piece: Any) -> Any:
         if self._part is None:
-            self._part = self._made()
+            self._part = self._make(self._what, self._where)
         try:
             return work(self._part, shared, piece)
         except Exception:
             self._part = None
-        self._part = self._made()
+        self._part = self._make(self._what, self._where)
         return work(self._part, shared, piece)

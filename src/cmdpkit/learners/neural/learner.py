@@ -131,7 +131,7 @@ class NeuralLearner:
     @property
     def environment_steps(self) -> int:
         """Environment steps used for learning."""
-        return self.iteration * self.steps * self.envs.num_envs
+        return int(self.iteration * self.steps * self.envs.num_envs)
 
     def fingerprint(self) -> str:
         """What tells this environment from others, as far as a few steps of it show."""
