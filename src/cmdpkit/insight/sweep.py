@@ -221,7 +221,7 @@ def _cases(
 def _check_same(folder: Path, subject: Any, limits: Any) -> None:
     """The folder may hold runs of the same sweep, perhaps of other settings, and nothing else."""
     if isinstance(subject, Simulator | CMDP):
-        about = {"subject": repr(subject)}
+        about: dict[str, Any] = {"subject": repr(subject)}
     else:
         name = subject if isinstance(subject, str) else getattr(subject, "__name__", type(subject).__name__)
         about = {"subject": name, "limits": [float(x) for x in limits]}
