@@ -341,6 +341,23 @@ MUTANTS: list[Mutant] = [
         ("table[some] = each[some]", "table[:] = each", "a limit on one stage counts all of them"),
     ),
     *of(
+        "learners/response.py",
+        "adaptive growing_sampled::test_predictions_are_those_of_the_exact_learner_on_the_empirical_model",
+        ("table - self._over(self._sum(self._pi * table))", "table", "the Fisher matrix is not centred"),
+    ),
+    *of(
+        "rules/growing_sampled.py",
+        "growing_sampled",
+        ("1.0 / max(view.noise(state.multipliers), 1e-300)", "np.inf", "noise does not hold the steps back"),
+        ("eta_dual=factor * state.eta_dual", "eta_dual=state.eta_dual", "the dual step does not grow"),
+    ),
+    *of(
+        "learners/sampled.py",
+        "growing_sampled",
+        ("pairs.sum(variance) / pairs.sum(np.ones(pairs.shape))", "pairs.sum(variance)", "variances are not averaged"),
+        ("np.append(1.0, multipliers) ** 2", "np.append(1.0, multipliers)", "prices are not squared in the noise"),
+    ),
+    *of(
         "learners/estimators.py",
         "criteria::test_estimates_over_a_horizon_are_unbiased",
         ("None if horizon == self.simulator.ends_within else horizon", "horizon", "limits count in part on a horizon"),
@@ -924,7 +941,8 @@ MUTANTS: list[Mutant] = [
     *of(
         "rules/registry.py",
         "options driver::test_growing_steps_are_a_rule_like_any_other",
-        ("[m for m in _REGISTERED.get(name, []) if m.steps != steps]", "[]", "a variant replaces the others"),
+        ("if m.steps != steps or not", "if not", "a variant replaces the others"),
+        ("or not {*m.learners} & {*learners}]", "]", "a variant for one learner replaces that of another"),
         ("if learner in method.learners}", "}", "methods are offered to learners that cannot run them"),
     ),
     *of(
@@ -968,7 +986,6 @@ MUTANTS: list[Mutant] = [
             "-float(pairs.min(lagrangian).sum())",
             "the greedy gain forgets the visits",
         ),
-        ("table - self._over(self._sum(self._pi * table))", "table", "the Fisher matrix is not centred"),
         ("max(1.0, float(np.abs(cmdp.costs[0]).max()))", "1.0", "large costs do not raise the cap"),
         (
             "fixed_anchor or self._anchor)",
@@ -1002,7 +1019,11 @@ MUTANTS: list[Mutant] = [
             "(policy.pi * (log_pi - anchor))",
             "the divergence forgets α",
         ),
-        ("self.policy, self.values = policy, None", "self.policy = policy", "values of the old policy are kept"),
+        (
+            "self.policy, self.values, self.outlook = policy, None, None",
+            "self.policy, self.outlook = policy, None",
+            "values of the old policy are kept",
+        ),
         ('int(state["draws"]), int', "0, int", "a continued run draws the same numbers again"),
         ('"samples": meter.samples}', '"samples": 0}', "checkpoints forget what was drawn"),
     ),
@@ -1030,8 +1051,8 @@ MUTANTS: list[Mutant] = [
         ("values[1:] -= model.offsets", "values[1:] += model.offsets", "pooled values forget the limits"),
         ("STARTS, self.meter.draws))", "STARTS))", "first states are drawn with the same numbers again"),
         (
-            "self.sums + quantities.reshape(len(quantities), count, pairs.size).sum(axis=1)",
-            "self.sums + quantities.reshape(len(quantities), pairs.size, count).sum(axis=2)",
+            "each = quantities.reshape(len(quantities), count, pairs.size)",
+            "each = quantities.reshape(len(quantities), pairs.size, count).swapaxes(1, 2)",
             "quantities are added to other pairs",
         ),
         ('"first": self.first, ', '"first": np.zeros_like(self.first), ', "checkpoints forget the first states"),
