@@ -63,6 +63,7 @@ bench: $(PEERS)  ## speed, as ratios against named peers in the same run, and do
 	$(BIN)/python benchmarks/acrobot.py
 	$(BIN)/python benchmarks/scale.py $(if $(QUICK),--quick,--write)
 	$(BIN)/python benchmarks/averages.py $(if $(QUICK),--quick,--write)
+	$(BIN)/python benchmarks/plain.py $(if $(QUICK),--quick,--write)
 
 bench-cluster: $(STAMP)  ## throughput on 1 and 2 workers, then kill workers and nodes: make bench-cluster KILLS=50 QUICK=1
 	$(BIN)/python benchmarks/cluster.py $(if $(QUICK),--quick)

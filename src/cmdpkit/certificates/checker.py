@@ -14,7 +14,7 @@ from cmdpkit.evaluation.gain_bounds import averages_with_errors
 from cmdpkit.evaluation.rational import RationalModel, Table, above, below
 from cmdpkit.evaluation.rational_averages import RationalAverages
 from cmdpkit.evaluation.system import Plan, PolicySystem
-from cmdpkit.model import CMDP
+from cmdpkit.model import CMDP, Problem
 from cmdpkit.policy import MixturePolicy, TabularPolicy
 
 AnyPolicy = TabularPolicy | MixturePolicy
@@ -27,7 +27,11 @@ def certificate_of(
 
     `plan` is the method that has suited the chains of the model, if that is known.
     """
-    values, errors = values_with_errors(cmdp, policy, plan)
+    return certificate_of_values(cmdp, *values_with_errors(cmdp, policy, plan), multipliers, bound)
+
+
+def certificate_of_values(cmdp: Problem, values: Array, errors: Array, multipliers: Array, bound: float) -> Certificate:
+    """The same from the values (m + 1,) of a policy, limits not subtracted, and bounds on their errors."""
     v_0, v = float(values[0]), values[1:] - cmdp.offsets
     # |V_0 − bound| at the end of the error interval that is farther away
     gap = (abs(v_0 - bound) + errors[0]) / max(1.0, abs(v_0))
@@ -77,7 +81,11 @@ def _exact_values(model: RationalModel, policy: TabularPolicy) -> tuple[list[Fra
 
 def refutation(cmdp: CMDP, policy: AnyPolicy, farkas: Array, margin: float, plan: Plan | None = None) -> Certificate:
     """The certificate of any policy on a model whose limits cannot be met."""
-    plain = certificate_of(cmdp, policy, np.zeros(cmdp.num_rows), np.inf, plan)
+    return refuted(cmdp, certificate_of(cmdp, policy, np.zeros(cmdp.num_rows), np.inf, plan), farkas, margin)
+
+
+def refuted(cmdp: Problem, plain: Certificate, farkas: Array, margin: float) -> Certificate:
+    """A certificate with a proof that the limits cannot be met."""
     y = np.array(cmdp.stated_prices(farkas), dtype=float)
     return replace(plain, infeasibility=y, infeasibility_margin=margin)
 
@@ -89,9 +97,14 @@ def values_with_errors(cmdp: CMDP, policy: AnyPolicy, plan: Plan | None = None) 
         return _of_stationary(cmdp, policy, plan)
     parts = [_of_stationary(cmdp, part, plan) for part in policy.policies]
     values, errors = (np.array(column) for column in zip(*parts, strict=True))
+    return mixed_values(policy.weights, values, errors)
+
+
+def mixed_values(weights: Array, values: Array, errors: Array) -> tuple[Array, Array]:
+    """The values of a mixture with their errors, from those of its parts, both (parts, m + 1)."""
     # Σ_j w_j V(π_j), with weights that sum to one up to rounding
-    rounding = (len(parts) + 8) * EPS * (policy.weights @ np.abs(values))
-    return policy.weights @ values, policy.weights @ errors * (1.0 + 1e-9) + rounding
+    rounding = (len(weights) + 8) * EPS * (weights @ np.abs(values))
+    return weights @ values, weights @ errors * (1.0 + 1e-9) + rounding
 
 
 def _of_stationary(cmdp: CMDP, policy: TabularPolicy, plan: Plan) -> tuple[Array, Array]:

@@ -11,7 +11,7 @@ error that the computation can have made. docs/theory.md ("Rounding") derives ea
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -37,7 +37,7 @@ def up(x: float) -> float:
     return math.nextafter(x, math.inf)
 
 
-def row_sum_range(cmdp: CMDP) -> tuple[float, float]:
+def row_sum_range(cmdp: Any) -> tuple[float, float]:
     """Bounds on the exact sums of all rows of P: their floating-point sums, widened by the error of summation."""
     low, high = cmdp.row_sums
     slack = (cmdp.longest_row + cmdp.entry_error) * EPS
@@ -72,13 +72,13 @@ def row_slack(cmdp: CMDP) -> float:
     return up(max(1.0 - low, high - 1.0, 0.0))
 
 
-def horizon_bound(cmdp: CMDP, policy_slack: float = 0.0) -> float:
+def horizon_bound(cmdp: Any, policy_slack: float = 0.0) -> float:
     """An upper bound on Σ_k (γ P_π)ᵏ 1 for every policy whose probabilities sum to at most 1 + policy_slack."""
     g = up(up(cmdp.gamma * row_sum_range(cmdp)[1]) * up(1.0 + policy_slack))
     return math.inf if g >= 1.0 else up(1.0 / down(1.0 - g))
 
 
-def tail(cmdp: CMDP, least: float) -> float:
+def tail(cmdp: Any, least: float) -> float:
     """A lower bound on Σ_{k≥1} (γ P_π)ᵏ d over all policies π, for a constant d = least."""
     if not math.isfinite(least):
         return -math.inf
@@ -104,12 +104,18 @@ def macqueen_bound(cmdp: CMDP, weights: Array, value: Array) -> float:
 def bound_from_backup(cmdp: CMDP, weights: Array, value: Array, backup: Backup) -> float:
     """`macqueen_bound` from a backup that has been made already."""
     # |computed − exact| of TV, and of TV − V: a sum over successors, one over costs, and a few operations more
-    terms, largest = _terms(cmdp, weights), float(np.abs(value).max())
-    rounding = up(terms * EPS * float(np.abs(weights) @ cmdp.cost_sizes + largest) + terms * TINY)
+    largest = float(np.abs(value).max())
+    rounding = backup_rounding(cmdp, weights, largest)
     if cmdp.criterion == "average":
         lowest = backup.lowest if everywhere(cmdp) else float((backup.values - value)[visited(cmdp)].min())
         return _of_average(cmdp, weights, down(lowest - up(rounding + up(row_slack(cmdp) * largest))))
     return _from_start(cmdp, weights, backup.values, backup.lowest, np.full(1, rounding))
+
+
+def backup_rounding(cmdp: Any, weights: Array, largest: float) -> float:
+    """A bound on |computed − exact| of TV and TV − V in every state, where no |V| exceeds `largest`."""
+    terms = _terms(cmdp, weights)
+    return up(terms * EPS * float(np.abs(weights) @ cmdp.cost_sizes + largest) + terms * TINY)
 
 
 def local_bound(cmdp: CMDP, weights: Array, value: Array) -> float:
@@ -143,17 +149,48 @@ def _from_start(
     cmdp: CMDP, weights: Array, backup: Array, lowest: float, rounding: Array, reduced: bool = False
 ) -> float:
     """ρ · TV + (Σρ) tail − Σ w_i offset_i, with everything that rounding can have added taken off."""
-    initial, states = cmdp.initial, cmdp.states
-    terms = states + cmdp.entry_error
-    start = float(initial @ backup)
-    start_error = terms * EPS * float(initial @ np.abs(backup)) + states * TINY
-    start_error += float((initial @ rounding if rounding.size == states else rounding[0] * initial.sum()) * 1.01)
+    initial = cmdp.initial
+    start, size = float(initial @ backup), float(initial @ np.abs(backup))
+    own = float((initial @ rounding if rounding.size == cmdp.states else rounding[0] * initial.sum()) * 1.01)
     least = down(lowest if reduced else lowest - float(rounding[0]))
-    rest = tail(cmdp, least)
-    mass, slack = float(initial.sum()), terms * EPS
+    return start_bound(cmdp, weights, StartSums(start, size, float(initial.sum())), least, own)
+
+
+class StartSums(NamedTuple):
+    """Sums over the states, in any order: ρ · TV, ρ · |TV| and Σ ρ."""
+
+    value: float
+    size: float
+    mass: float
+
+
+def start_bound(cmdp: Any, weights: Array, sums: StartSums, least: float, rounding: float) -> float:
+    """A lower bound on ρ · V of every policy, less the limits, from sums over the states.
+
+    Args:
+        cmdp: the model, of which only numbers are needed: a `CMDP`, or one that no process holds.
+        weights: w of the costs that were backed up.
+        sums: of the computed backup.
+        least: no state has less of TV − V, rounding included.
+        rounding: by how much ρ · TV may be off because TV is.
+    """
+    terms, mass = cmdp.states + cmdp.entry_error, sums.mass
+    start_error = terms * EPS * sums.size + cmdp.states * TINY + rounding
+    rest, slack = tail(cmdp, least), terms * EPS
     mass = up(mass * up(1.0 + slack)) if rest < 0.0 else down(mass * down(1.0 - slack))
     rest_at_start = down(rest * mass)
-    return _less_offsets(cmdp, weights, [start, -start_error, rest_at_start])
+    return _less_offsets(cmdp, weights, [sums.value, -start_error, rest_at_start])
+
+
+def value_interval(cmdp: Any, sums: StartSums, extremes: tuple[float, float], rounding: float) -> tuple[float, float]:
+    """Bounds on ρ · V^π from one sweep TV = c_π + γ P_π V of any V (MacQueen 1966).
+
+    `extremes` are those of TV − V as computed, and `rounding` bounds the error of TV and TV − V in every state.
+    """
+    only = np.zeros(cmdp.num_rows + 1)  # no limit is subtracted
+    own, opposite = 1.01 * rounding * sums.mass, sums._replace(value=-sums.value)
+    lower = start_bound(cmdp, only, sums, down(extremes[0] - rounding), own)
+    return lower, -start_bound(cmdp, only, opposite, down(-extremes[1] - rounding), own)
 
 
 def _of_average(cmdp: CMDP, weights: Array, least: float) -> float:
@@ -161,7 +198,7 @@ def _of_average(cmdp: CMDP, weights: Array, least: float) -> float:
     return _less_offsets(cmdp, weights, [least])
 
 
-def _less_offsets(cmdp: CMDP, weights: Array, parts: list[float]) -> float:
+def _less_offsets(cmdp: Any, weights: Array, parts: list[float]) -> float:
     """Σ parts − Σ w_i offset_i, rounded down."""
     offsets = weights[1:] * cmdp.offsets
     offset_error = EPS * float(np.abs(offsets).sum()) + offsets.size * TINY
@@ -171,7 +208,7 @@ def _less_offsets(cmdp: CMDP, weights: Array, parts: list[float]) -> float:
     return down(math.fsum(parts))
 
 
-def _terms(cmdp: CMDP, weights: Array) -> int:
+def _terms(cmdp: Any, weights: Array) -> int:
     # successors, costs (with the conversion of the user's quantities), γ, the sum, and TV − V
     return cmdp.longest_row + weights.size + 10 + cmdp.entry_error
 

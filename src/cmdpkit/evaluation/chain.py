@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.stages import StagedChain
-from cmdpkit.model import CMDP, StagedTransitions
+from cmdpkit.model import StagedTransitions
 
 HUB = 8.0
 """A state with so many times the neighbours of an average one is a hub: the centre of a star, a common restart."""
@@ -22,14 +22,14 @@ SAMPLE, SHARED = 200, 0.7
 """Rows sampled for shared successors, and the fraction of entries below which all rows are merged."""
 
 
-def chosen_chain(cmdp: CMDP, choice: Any) -> Any:
+def chosen_chain(cmdp: Any, choice: Any) -> Any:
     """The chain of a deterministic policy: rows are gathered."""
     if isinstance(cmdp.transitions, StagedTransitions):
         return StagedChain(cmdp.transitions, choice=choice)
     return cmdp.transitions[cmdp.pairs.rows(choice)]
 
 
-def mixed_chain(cmdp: CMDP, probabilities: Array) -> Any:
+def mixed_chain(cmdp: Any, probabilities: Array) -> Any:
     """The chain of a randomised policy, π(a|s) of all pairs."""
     states, pairs = cmdp.states, cmdp.pairs
     if isinstance(cmdp.transitions, StagedTransitions):
@@ -44,13 +44,13 @@ def mixed_chain(cmdp: CMDP, probabilities: Array) -> Any:
     lengths = np.diff(matrix.indptr)[taken]
     if taken.size == weights.size:  # all actions are taken: nothing to gather
         whole = matrix.data * np.repeat(weights, lengths), matrix.indices.copy(), matrix.indptr[pairs.first]
-        return _merged(sp.csr_array(whole, shape=(states, states)))
+        return _merged(sp.csr_array(whole, shape=(states, matrix.shape[1])))
     ends = np.cumsum(lengths)
     entries = np.repeat(matrix.indptr[taken] - (ends - lengths), lengths) + np.arange(lengths.sum())
     starts = np.append(0, ends)[np.searchsorted(taken, pairs.first)]
     data = matrix.data[entries] * np.repeat(weights[taken], lengths)
     indices = matrix.indices[entries]
-    return _merged(sp.csr_array((data, indices, starts.astype(indices.dtype)), shape=(states, states)))
+    return _merged(sp.csr_array((data, indices, starts.astype(indices.dtype)), shape=(states, matrix.shape[1])))
 
 
 def _merged(chain: Any) -> Any:

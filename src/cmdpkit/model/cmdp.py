@@ -222,18 +222,6 @@ class CMDP(WaysIn, WaysOut, Problem):
             refreeze(constraint.values)
         self.__dict__.update(state)
 
-    @property
-    def fine_scales(self) -> CostArray:
-        """(rows + 1,) what `tol` is relative to in solvers: as the user's definition, but no coarser than the costs.
-
-        Costs of size 1e-6 would otherwise be solved only to the absolute accuracy `tol`.
-        """
-        return np.minimum(1.0, self.spans).clip(min=np.append(0.0, np.abs(self.limits)))
-
-    def proof_scale(self, objective: float) -> float:
-        """What `tol` is relative to in the gap of a policy with the given objective."""
-        return max(abs(objective), float(self.fine_scales[0]))
-
     # -- the same model with other limits or another objective ---------------------------------------------------
 
     def with_limits(self, limits: Mapping[str, NewLimit] | None = None, /, **named: NewLimit) -> CMDP:

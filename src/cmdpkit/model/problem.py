@@ -33,6 +33,7 @@ class Problem:
     horizon: int | None = None  # T
     objective_name: str | None = None
     objective_per_step: bool = False
+    spans: CostArray  # max − min of each cost, where the costs are known
 
     @classmethod
     def described(
@@ -181,6 +182,19 @@ class Problem:
     def tolerance_scales(self) -> ConstraintArray:
         """A violation of a row is measured relative to max(1, |limit|)."""
         return np.maximum(1.0, np.abs(self.limits))
+
+    @property
+    def fine_scales(self) -> CostArray:
+        """(rows + 1,) what `tol` is relative to in solvers: as the user's definition, but no coarser than the costs.
+
+        Costs of size 1e-6 would otherwise be solved only to the absolute accuracy `tol`. Constant costs have no size.
+        """
+        sizes = np.where(self.spans > 0.0, np.minimum(1.0, self.spans), 1.0)
+        return sizes.clip(min=np.append(0.0, np.abs(self.limits)))
+
+    def proof_scale(self, objective: float) -> float:
+        """What `tol` is relative to in the gap of a policy with the given objective."""
+        return max(abs(objective), float(self.fine_scales[0]))
 
     def _repr_html_(self) -> str:
         return model_html(self)
