@@ -10,6 +10,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "cmdpkit"
 
 ROOMS = [
     ["checks", "files"],
+    ["cluster"],
     ["options", "tables", "drawing"],
     ["settings", "model"],
     ["draws"],
@@ -21,6 +22,7 @@ ROOMS = [
     ["learners"],
     ["certificates"],
     ["run"],
+    ["sharded"],
     ["report"],
     ["solver", "training", "problems"],
     ["insight"],
@@ -116,6 +118,7 @@ def test_no_module_imports_itself_in_a_circle():
         ("click", ("cli",)),
         ("matplotlib", ("drawing",)),
         ("gymnasium", ("envs", "experiments.tasks")),
+        ("ray", ("cluster",)),
         ("dash", ("insight.explorer",)),
         ("flask", ("insight.explorer",)),
         ("werkzeug", ("insight.explorer",)),

@@ -30,9 +30,7 @@ def certificate_of(
     return certificate_of_values(cmdp, *values_with_errors(cmdp, policy, plan), multipliers, bound)
 
 
-def certificate_of_values(
-    cmdp: Problem, values: Array, errors: Array, multipliers: Array, bound: float
-) -> Certificate:
+def certificate_of_values(cmdp: Problem, values: Array, errors: Array, multipliers: Array, bound: float) -> Certificate:
     """The same from the values (m + 1,) of a policy, limits not subtracted, and bounds on their errors."""
     v_0, v = float(values[0]), values[1:] - cmdp.offsets
     # |V_0 − bound| at the end of the error interval that is farther away

@@ -8,6 +8,7 @@ several blocks on a worker, the messages of one travel while the next is compute
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,8 +18,11 @@ from cmdpkit.cluster.faults import BlocksLost
 PLACED = 60.0
 """Seconds in which the cluster must find a place for a worker that was lost."""
 
-ALIVE = 10.0
-"""Seconds in which a worker that does nothing must answer."""
+ALIVE = 120.0
+"""Seconds in which a worker must have finished what nobody waits for any more; one that has not is replaced."""
+
+QUIET = "RAY_IGNORE_UNHANDLED_ERRORS"
+"""Without this, Ray prints every call that failed because an earlier one did."""
 
 
 class Host:
@@ -38,8 +42,6 @@ class Host:
 
     def where(self) -> int:
         """The process id."""
-        import os
-
         return os.getpid()
 
 
@@ -55,6 +57,7 @@ class Workers:
     def __init__(self, make: Callable[[int], Any], count: int, workers: int) -> None:
         import ray
 
+        os.environ.setdefault(QUIET, "1")
         self._make, self._count = ray.put(make), count
         workers = min(workers, count)
         self._home = [number * workers // count for number in range(count)]
@@ -120,7 +123,7 @@ class Workers:
             actor = ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(Host)
             self._hosts[worker] = actor.remote(self._make)
         homes = [self._hosts[worker].where.remote() for worker in numbers]
-        ready, missing = ray.wait(homes, num_returns=len(homes), timeout=PLACED)
+        _, missing = ray.wait(homes, num_returns=len(homes), timeout=PLACED)
         if missing:
             lost = [b for b, home in enumerate(self._home) if home in {numbers[homes.index(ref)] for ref in missing}]
             raise BlocksLost(f"no worker of the cluster took {BlocksLost('', lost).names} in {PLACED:g} s", lost)

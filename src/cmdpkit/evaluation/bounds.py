@@ -182,9 +182,7 @@ def start_bound(cmdp: Any, weights: Array, sums: StartSums, least: float, roundi
     return _less_offsets(cmdp, weights, [sums.value, -start_error, rest_at_start])
 
 
-def value_interval(
-    cmdp: Any, sums: StartSums, extremes: tuple[float, float], rounding: float
-) -> tuple[float, float]:
+def value_interval(cmdp: Any, sums: StartSums, extremes: tuple[float, float], rounding: float) -> tuple[float, float]:
     """Bounds on ρ · V^π from one sweep TV = c_π + γ P_π V of any V (MacQueen 1966).
 
     `extremes` are those of TV − V as computed, and `rounding` bounds the error of TV and TV − V in every state.
@@ -210,7 +208,7 @@ def _less_offsets(cmdp: Any, weights: Array, parts: list[float]) -> float:
     return down(math.fsum(parts))
 
 
-def _terms(cmdp: Any, weights: Array) -> int:
+def _terms(cmdp: Any, weights: Array) -> Any:
     # successors, costs (with the conversion of the user's quantities), γ, the sum, and TV − V
     return cmdp.longest_row + weights.size + 10 + cmdp.entry_error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,7 +55,7 @@ def _halo(columns: Any, bounds: Sequence[int], number: int) -> tuple[Any, list[S
     sources: list[Source] = []
     begin = last - first
     cuts = np.searchsorted(needed, bounds)
-    for block, (low, high) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+    for block, (low, high) in enumerate(pairwise(bounds)):
         part = needed[cuts[block] : cuts[block + 1]]
         if block == number or part.size == 0:
             continue

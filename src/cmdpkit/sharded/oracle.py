@@ -7,6 +7,7 @@ as many as the contraction so far says are needed.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -159,9 +160,10 @@ class Oracle:
         self.start = np.sum([start for start, _ in parts], axis=0)
         self.largest = np.max([largest for _, largest in parts], axis=0)
 
-    def _sweep_until(self, error_of: object, measure: bool = False) -> tuple[list[Swept], Array, Array, Step]:
+    def _sweep_until(
+        self, error_of: Callable[[Array], float], measure: bool = False
+    ) -> tuple[list[Swept], Array, Array, Step]:
         """Sweep until the error (in units of what is allowed) is at most one; the last numbers, and the last step."""
-        assert callable(error_of)
         step = self.crew.submit("announce", send=True)
         batch, done, errors = FIRST_BATCH, 0, [math.inf]
         while True:
@@ -197,8 +199,8 @@ class Oracle:
         slack, longest = max(p[0] for p in parts), max(p[1] for p in parts)
         factor = model.gamma / self._share
         last, low, high, _ = self._sweep_until(lambda span: float((factor * span / 2.0 / accuracy).max()), True)
-        start, size = (np.sum([getattr(p, field) for p in last], axis=0) for field in ("start", "size"))
-        largest = np.max([p.largest for p in last], axis=0)
+        start, size = (np.sum([p.sums[i] for p in last], axis=0) for i in range(2))
+        largest = np.max([p.sums[2] for p in last], axis=0)
         # A sum over the successors in a row of P_π, each of them and the cost a sum over actions; probabilities that
         # are stored may be off by rounding, and are played as if they summed to one
         terms = longest + 2 * model.largest + 12

@@ -2,8 +2,8 @@
 
     minimise Σ_j w_j V_0(π_j)  subject to  Σ_j w_j V_i(π_j) ≤ 0 (i = 1..m),  Σ_j w_j = 1,  w ≥ 0.
 
-Columns are deterministic policies, kept in slices where the blocks are; here are their values. Each step asks the oracle
-one question, which follows from the numbers found so far: between the best multipliers and the master's prices, and
+Columns are deterministic policies, kept in slices where the blocks are; here are their values. Each step asks one
+question, which follows from the numbers found so far: between the best multipliers and the master's prices, and
 where that tells nothing new, at the prices themselves. All that a step depends on is in `state()` and in the files of
 the blocks: a search that continues from there ends with the same numbers.
 """
@@ -111,10 +111,7 @@ class ColumnSearch:
     def _seek_feasible(self) -> None:
         """Ask where the largest scaled violation is least, until the limits are met or proved impossible to meet."""
         worst, game = least_violation(self._rows())
-        if self.single >= 0:
-            y = np.eye(self.model.num_rows)[self.single]
-        else:
-            y = game.prices / self.scales[1:]
+        y = np.eye(self.model.num_rows)[self.single] if self.single >= 0 else game.prices / self.scales[1:]
         total = float(y.sum())
         y = y / total
         answer = self.oracle.minimise(np.append(0.0, y))

@@ -10,11 +10,11 @@ own, not those of BLAS, whose order of summation depends on the number of thread
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from cmdpkit.checks import Array, longest_row
 from cmdpkit.evaluation import kernels
@@ -24,7 +24,7 @@ from cmdpkit.evaluation.threads import in_blocks
 from cmdpkit.files import load_arrays, save_arrays
 from cmdpkit.model.sharded import Facts, ShardedCMDP
 from cmdpkit.policy import TabularPolicy
-from cmdpkit.sharded.halo import Source, localise
+from cmdpkit.sharded.halo import localise
 
 Inbox = list[Any]
 Messages = list[Any]
@@ -56,9 +56,7 @@ class Swept(NamedTuple):
 
     low: Array  # of TV − V
     high: Array
-    start: Array | None = None  # ρ · TV
-    size: Array | None = None  # ρ · |TV|
-    largest: Array | None = None  # max |V|
+    sums: tuple[Array, ...] = ()  # ρ · TV, ρ · |TV| and max |V|, if asked for
 
 
 class Shard:
@@ -135,9 +133,9 @@ class Shard:
             else:
                 table[wanted] += message  # every state occurs once
 
-    def traffic(self, _: Inbox) -> tuple[int, Messages]:
-        """Bytes sent so far."""
-        return self.sent, []
+    def traffic(self, _: Inbox) -> tuple[tuple[int, float], Messages]:
+        """Bytes sent so far, and seconds of processor time of this process."""
+        return (self.sent, time.process_time()), []
 
     # -- one step ahead -------------------------------------------------------------------------------------------
 
@@ -269,11 +267,9 @@ class Shard:
         numbers = Swept(low.min(axis=0), high.max(axis=0))
         if measure:
             columns = [np.ascontiguousarray(out[:, i]) for i in range(n)]
-            numbers = numbers._replace(
-                start=np.array([_dot(self.initial, column) for column in columns]),
-                size=np.array([_dot(self.initial, np.abs(column)) for column in columns]),
-                largest=np.abs(values[: self.states, :n]).max(axis=0),
-            )
+            start = np.array([_dot(self.initial, column) for column in columns])
+            size = np.array([_dot(self.initial, np.abs(column)) for column in columns])
+            numbers = numbers._replace(sums=(start, size, np.abs(values[: self.states, :n]).max(axis=0)))
         values[: self.states] = out
         return numbers, self._send(values[: self.states, :n])
 

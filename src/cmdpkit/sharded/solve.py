@@ -63,6 +63,10 @@ class Columns:
     checkpoint: Path | None = None
     rows: list[tuple[Any, ...]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self._written: list[str] = []  # columns in the checkpoint
+        self._last = ""  # name of the values in it
+
     def solve(self) -> ShardedOutcome:
         """Run to the end."""
         failures, reached, note = 0, 0, ""
@@ -212,10 +216,6 @@ class Columns:
             self._written, self._last = names, str(saved["name"])
         except (KeyError, TypeError, json.JSONDecodeError, ValueError, FileNotFoundError) as error:
             raise ValueError(f"{path} is not a checkpoint that this run can continue from: {error}") from error
-
-    def __post_init__(self) -> None:
-        self._written: list[str] = []
-        self._last = ""
 
 
 def _history(rows: list[tuple[Any, ...]]) -> History:
