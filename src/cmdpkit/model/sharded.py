@@ -320,6 +320,9 @@ def write_block(folder: PathLike, number: int, block: Any) -> None:
         "quantities": as_floats(block.quantities, "quantities"),
     }
     optional = {"initial": block.initial, "available": block.available}
+    if sp.issparse(block.available):  # whose stored entries are the pairs
+        n, actions = block.available.shape
+        optional["available"] = check_available(block.available, n, actions).mask
     arrays |= {name: np.asarray(value) for name, value in optional.items() if value is not None}
     save_arrays(Path(folder) / BLOCK_FILE.format(number), KIND, arrays, compress=False)
 

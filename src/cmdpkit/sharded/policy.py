@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,8 @@ class ShardedPolicy:
         bounds: the states at which blocks begin, and the number of states.
     """
 
-    def __init__(self, folder: PathLike, owner: Any = None) -> None:
+    def __init__(self, folder: PathLike) -> None:
         self.folder = Path(folder)
-        self._owner = owner  # of a temporary folder
         try:
             head = json.loads((self.folder / HEAD).read_text("utf-8"))
             if head["kind"] != "ShardedPolicy" or head["format"] != FORMAT:
@@ -46,15 +46,24 @@ class ShardedPolicy:
     @classmethod
     def collect(cls, crew: Crew, names: Sequence[str], weights: Sequence[float]) -> ShardedPolicy:
         """Write policies that the blocks keep to a temporary folder, one block at a time."""
-        owner = tempfile.TemporaryDirectory(prefix="cmdpkit-policy-")
-        folder, model = Path(owner.name), crew.model
+        folder = Path(tempfile.mkdtemp(prefix="cmdpkit-policy-"))
+        try:
+            return cls._written(crew, folder, names, weights)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    @classmethod
+    def _written(cls, crew: Crew, folder: Path, names: Sequence[str], weights: Sequence[float]) -> ShardedPolicy:
         for part, name in enumerate(names):
             for block in range(crew.blocks):
                 table = crew.one(block, "show", name)
                 save_arrays(folder / FILE.format(part=part, block=block), KIND, _packed(table))
         head = {"kind": "ShardedPolicy", "format": FORMAT, "weights": [float(w) for w in weights]}
-        write_json(folder / HEAD, {**head, "bounds": list(model.bounds), "actions": model.actions})
-        return cls(folder, owner)
+        write_json(folder / HEAD, {**head, "bounds": list(crew.model.bounds), "actions": crew.model.actions})
+        policy = cls(folder)
+        weakref.finalize(policy, shutil.rmtree, folder, ignore_errors=True)
+        return policy
 
     @property
     def blocks(self) -> int:

@@ -30,6 +30,9 @@ Inbox = list[Any]
 Messages = list[Any]
 KIND = "cmdpkit state of a block"
 
+TURNS = 1.5
+"""Up to this ratio of own states and halo to own states, two tables of values take turns."""
+
 
 class Setup(NamedTuple):
     """What a block says of itself when it has been built."""
@@ -45,7 +48,7 @@ class BackupSums(NamedTuple):
     high: float
     moved: int
     start: float  # ρ · TV
-    size: float  # ρ · |TV|
+    size: float  # at least ρ · |TV|
     largest: float  # max |V|
     now: float  # ρ · V
     total: float  # Σ V
@@ -56,7 +59,7 @@ class Swept(NamedTuple):
 
     low: Array  # of TV − V
     high: Array
-    sums: tuple[Array, ...] = ()  # ρ · TV, ρ · |TV| and max |V|, if asked for
+    sums: tuple[Array, ...] = ()  # ρ · TV, at least ρ · |TV|, and max |V|, if asked for
 
 
 class Shard:
@@ -72,7 +75,7 @@ class Shard:
         self.number, self.first, self.gamma = number, block.first, model.gamma
         self.pairs, self.costs, self.initial = block.pairs, block.costs, block.initial
         self.states = self.pairs.states
-        self._facts = block.facts
+        self._facts, self._mass = block.facts, float(np.nextafter(1.01 * block.initial.sum(), np.inf))
         self.transitions, self.sources = localise(block.transitions, model.bounds, number)
         self.size = self.transitions.shape[1]  # own states and halo
         self.columns = len(self.costs)
@@ -85,7 +88,10 @@ class Shard:
         """Forget all values and policies."""
         width = 4 if self.columns <= 4 else self.columns
         self.values = np.zeros((self.size, width))  # V_0..V_m of the current policy, padded
-        self._spare = np.empty((self.states, width))
+        # Two tables with a halo take turns, where it is small; else sweeps are copied
+        self._turns = self.size <= TURNS * self.states
+        self._spare = np.zeros((self.size if self._turns else self.states, width))
+        self._backup = np.zeros(self.states)
         self.mix = np.zeros(self.size)  # Σ w_i V_i
         self.choice = np.zeros(self.states, dtype=np.int32)
         self._chosen = np.zeros(self.states, dtype=np.int32)
@@ -148,11 +154,9 @@ class Shard:
             self._receive(inbox, self.mix)
         else:
             self._receive(inbox, self.values[:, : self.columns])
-            np.multiply(self.values[:, 0], weights[0], out=self.mix)
-            for i in range(1, self.columns):
-                self.mix += weights[i] * self.values[:, i]
+            kernels.mix(self.values, weights, self.mix)
         cost = self._cost(weights)
-        backup, value = np.empty(self.states), self.mix
+        backup, value = self._backup, self.mix
         np.copyto(self._chosen, self.choice)
         matrix = (self.pairs.heads, self.pairs.largest, *parts(self.transitions))
 
@@ -169,8 +173,8 @@ class Shard:
             max(high),
             sum(moved),
             _dot(self.initial, backup),
-            _dot(self.initial, np.abs(backup)),
-            float(np.abs(own).max()),
+            self._mass * _largest(backup),
+            _largest(own),
             _dot(self.initial, own),
             float(own.sum()),
         )
@@ -223,7 +227,7 @@ class Shard:
         self.chain = None
         self.chain = chosen_chain(self, choice)
         rows = self.pairs.rows(choice)
-        self._policy_cost = np.zeros_like(self._spare)
+        self._policy_cost = np.zeros((self.states, self.values.shape[1]))
         for i in range(self.columns):
             self._policy_cost[:, i] = self.costs[i, rows]
         return (0.0, longest_row(self.chain)), []
@@ -266,12 +270,15 @@ class Shard:
         low, high = (np.array(ends)[:, :n] for ends in zip(*found, strict=True))
         numbers = Swept(low.min(axis=0), high.max(axis=0))
         if measure:
-            columns = [np.ascontiguousarray(out[:, i]) for i in range(n)]
-            start = np.array([_dot(self.initial, column) for column in columns])
-            size = np.array([_dot(self.initial, np.abs(column)) for column in columns])
-            numbers = numbers._replace(sums=(start, size, np.abs(values[: self.states, :n]).max(axis=0)))
-        values[: self.states] = out
-        return numbers, self._send(values[: self.states, :n])
+            start = np.array([_dot(self.initial, out[: self.states, i]) for i in range(n)])
+            size = np.array([self._mass * _largest(out[: self.states, i]) for i in range(n)])
+            before = np.array([_largest(values[: self.states, i]) for i in range(n)])
+            numbers = numbers._replace(sums=(start, size, before))
+        if self._turns:
+            self.values, self._spare = out, values
+        else:
+            values[: self.states] = out
+        return numbers, self._send(self.values[: self.states, :n])
 
     def settle(self, inbox: Inbox, shift: Array) -> tuple[tuple[Array, Array], Messages]:
         """The values of the last sweep, moved by a constant (the middle of MacQueen's interval): ρ · V and max |V|."""
@@ -279,8 +286,8 @@ class Shard:
         for i in range(self.columns):
             self.values[:, i] += shift[i]
         own = self.values[: self.states, : self.columns]
-        start = np.array([_dot(self.initial, np.ascontiguousarray(own[:, i])) for i in range(self.columns)])
-        return (start, np.abs(own).max(axis=0)), []
+        start = np.array([_dot(self.initial, own[:, i]) for i in range(self.columns)])
+        return (start, np.array([_largest(own[:, i]) for i in range(self.columns)])), []
 
     # -- visits of the current policy -----------------------------------------------------------------------------
 
@@ -359,4 +366,9 @@ class Shard:
 
 
 def _dot(one: Array, other: Array) -> float:
-    return float((one * other).sum())
+    return float(np.einsum("s,s->", one, other))
+
+
+def _largest(values: Array) -> float:
+    """max |values|."""
+    return max(float(values.max()), -float(values.min()))

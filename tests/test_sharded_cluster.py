@@ -1,0 +1,123 @@
+"""Sharded models on the workers of a cluster: the same bits on any number of them, and after losses."""
+
+import os
+import signal
+import threading
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+
+import cmdpkit as ck
+from cmdpkit.cluster.actors import Workers
+from cmdpkit.cluster.faults import BlocksLost
+from cmdpkit.cluster.session import connect
+from cmdpkit.run.budget import Budget
+from cmdpkit.sharded.crew import Crew
+from cmdpkit.sharded.facade import _build
+from cmdpkit.sharded.solve import Columns
+
+pytest.importorskip("ray")
+
+TOL = 1e-4
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with connect("local", workers=2, object_store=200 * 2**20):
+        yield
+
+
+@pytest.fixture(scope="module")
+def model():
+    return ck.ShardedCMDP.split(ck.problems.garnet(400, actions=3, constraints=2, gamma=0.9, seed=1), 4)
+
+
+@pytest.fixture(scope="module")
+def reference(model):
+    return ck.solve(model, tol=TOL)
+
+
+def numbers(result):
+    proof = result.certificate
+    return [
+        *(proof.objective, proof.bound, proof.gap, proof.violation, proof.accuracy),
+        *(proof.multipliers.tolist(), proof.constraint_values.tolist()),
+        *(result.history.bound.tolist(), result.iterations),
+    ]
+
+
+def same(result, reference):
+    assert numbers(result) == numbers(reference)
+    for mine, theirs in zip(result.policy, reference.policy, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_results_do_not_depend_on_the_number_of_workers(cluster, model, reference, workers):
+    same(ck.solve(model, tol=TOL, cluster="local", workers=workers), reference)
+
+
+def test_errors_of_the_user_come_as_they_were_raised(cluster):
+    def build(first, last):
+        raise ZeroDivisionError(f"no block from {first}") if first else ValueError("the first is bad")
+
+    with pytest.raises(ValueError, match=r"block 0 \(states 0 to 4\): the first is bad"):
+        ck.solve(ck.ShardedCMDP(build, states=10, actions=1, blocks=2, gamma=0.5), cluster="local", workers=2)
+
+
+class Killer:
+    """Kills a worker with SIGKILL when a run has asked so many questions, each time it comes there."""
+
+    def __init__(self, hosts, times, after):
+        self.hosts, self.times, self.after, self.kills = hosts, times, after, 0
+
+    def __call__(self, snapshot):
+        if snapshot.iteration >= self.after and self.kills < self.times:
+            victim = self.hosts.processes[self.kills % 2]
+            self.kills += 1
+            threading.Timer(0.02, os.kill, (victim, signal.SIGKILL)).start()  # in the middle of the next question
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_workers_that_are_killed_change_nothing(cluster, model, reference, tmp_path, checkpoint):
+    hosts = Workers(partial(_build, model, 1), model.blocks, 2)
+    try:
+        killer = Killer(hosts, 2, 2)
+        run = Columns(Crew(model, hosts), TOL, Budget(watch=killer), tmp_path if checkpoint else None)
+        outcome = run.solve()
+        assert killer.kills == 2
+        assert "built again" in outcome.note
+        same(outcome, reference)
+    finally:
+        hosts.close()
+
+
+def test_lost_blocks_are_named_and_built_again(cluster, model):
+    hosts = Workers(partial(_build, model, 1), model.blocks, 2)
+    try:
+        crew = Crew(model, hosts)
+        os.kill(hosts.processes[1], signal.SIGKILL)
+        time.sleep(0.2)
+        with pytest.raises(BlocksLost, match="blocks 2, 3 lost"):
+            crew.each("traffic")
+        crew.repair()
+        assert len(crew.each("traffic")) == 4
+    finally:
+        hosts.close()
+
+
+def test_nothing_is_left_behind(cluster, model):
+    import ray
+
+    ck.solve(model, tol=1e-2, cluster="local", workers=2)
+    hosts = Workers(partial(_build, model, 1), model.blocks, 2)
+    before = hosts.processes
+    hosts.close()
+    for _ in range(100):
+        if not any(os.path.exists(f"/proc/{pid}") for pid in before):
+            break
+        time.sleep(0.05)
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in before)
+    assert ray.is_initialized()  # the connection that was open before is left open
