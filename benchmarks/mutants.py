@@ -566,10 +566,10 @@ MUTANTS: list[Mutant] = [
     *of(
         "simulators/simulator.py",
         "statistics streams simulators",
-        ("self.gamma**t * cost", "self.gamma ** (t + 1) * cost", "the first step is discounted"),
+        ("simulator.gamma**t * cost", "simulator.gamma ** (t + 1) * cost", "the first step is discounted"),
         ("(extra[before] if t > 0 or not pairs else 0.0)", "extra[before]", "a pair's first step pays the divergence"),
         ("values.T**2)", "np.abs(values.T))", "squares are not squared"),
-        ("stream((*seed, block))", "stream(seed)", "every block of rollouts draws the same numbers"),
+        ("stream((*seed, number))", "stream(seed)", "every block of rollouts draws the same numbers"),
         (
             "LEARNING, JUDGING, STARTS = 1, 2, 3",
             "LEARNING, JUDGING, STARTS = 1, 1, 3",

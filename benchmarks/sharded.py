@@ -26,7 +26,7 @@ from cmdpkit.evaluation.backup import ahead, bellman, padded
 from cmdpkit.evaluation.chain import chosen_chain
 from cmdpkit.evaluation.threads import use_at_most
 from cmdpkit.sharded.crew import Crew
-from cmdpkit.sharded.facade import _build
+from cmdpkit.sharded.shard import build_shard
 
 ACTIONS, SUCCESSORS, GAMMA = 4, 5, 0.95
 CHUNK = 65_536
@@ -191,7 +191,7 @@ def backups(family: str, states: int, blocks: list[int], batches: int, threads: 
         for count in blocks:
             model = sharded(family, states, count)
             started = time.perf_counter()
-            hosts = Workers(partial(_build, model, max(1, threads // count)), count, count)
+            hosts = Workers(partial(build_shard, model, max(1, threads // count)), count, count)
             crew = Crew(model, hosts)
             built = time.perf_counter() - started
             here, there = of_whole(cmdp, batches), of_blocks(crew, batches)

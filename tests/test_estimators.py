@@ -7,7 +7,6 @@ import pytest
 
 import cmdpkit as ck
 from cmdpkit.evaluation.patience import Stopped
-from cmdpkit.learners import estimators
 from cmdpkit.learners.estimators import Meter, Pooled, Rollouts
 from cmdpkit.learners.exact import ExactLearner
 from cmdpkit.learners.plans import ByTheorem, Practical, cost_bounds, rollout_horizon
@@ -118,19 +117,19 @@ def test_a_budget_is_for_all_draws_together():
     list(meter.parts(10, 5.0, 1e9))  # exactly what is left
     meter.samples = 51
     with pytest.raises(Stopped) as stop:
-        list(meter.parts(10, 5.0, 1e9))
+        meter.parts(10, 5.0, 1e9)
     assert stop.value.out_of_budget
     assert meter.draws == 2
     with pytest.raises(Stopped) as stop:
-        list(Meter(0, stop=lambda: True).parts(1, 1.0, 1e9))
+        Meter(0, stop=lambda: True).breathe()
     assert not stop.value.out_of_budget
 
 
-def test_parts_do_not_change_what_is_estimated(monkeypatch):
+def test_parts_do_not_change_what_is_estimated():
     """The deterministic model says the same whether it is asked at once or in many parts."""
     whole = Rollouts(deterministic(), Practical(6, 6, 3), Meter(0))
-    monkeypatch.setattr(estimators, "PART", {True: 13.0, False: 13.0})
     parts = Rollouts(deterministic(), Practical(6, 6, 3), Meter(0))
+    parts.simulator.block = 13
     weights, divergence = np.array([1.0, 2.0]), np.array([0.4, 0.9])
     policy = ck.TabularPolicy([[1.0, 0.0], [0.0, 1.0]])
     for estimator in (whole, parts):

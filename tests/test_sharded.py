@@ -51,7 +51,9 @@ def agrees(result, cmdp, tol):
     error = result.certificate.accuracy * scale + 1e-12 * scale
     assert abs(own.objective - result.objective) <= error
     limits = np.array([max(1.0, float(np.max(np.abs(c.bound)))) for c in cmdp.constraints])
-    assert (abs(own.constraint_values - result.constraint_values) <= (result.certificate.accuracy + 1e-12) * limits).all()
+    assert (
+        abs(own.constraint_values - result.constraint_values) <= (result.certificate.accuracy + 1e-12) * limits
+    ).all()
     assert own.optimal(tol)
 
 
@@ -99,7 +101,9 @@ def test_the_bound_of_a_backup_is_that_of_the_assembled_model():
     crew = Crew.in_process(model)
     rng = np.random.default_rng(0)
     values, weights = rng.normal(size=(500, 3)), np.array([1.0, 0.3, 0.7])
-    for shard, (first, last) in zip(crew.backend.shards, zip(model.bounds, model.bounds[1:], strict=False), strict=True):
+    for shard, (first, last) in zip(
+        crew.backend.shards, zip(model.bounds, model.bounds[1:], strict=False), strict=True
+    ):
         shard.values[: shard.states, :3] = values[first:last]
     crew.fetch(crew.submit("install", after=crew.submit("announce", send=True)))
     oracle = Oracle(crew, np.zeros(3))
@@ -117,7 +121,9 @@ def test_the_bound_of_a_backup_is_that_of_the_assembled_model():
     for shard in crew.backend.shards:
         for source in shard.sources:
             states = np.arange(source.end - source.begin) if source.whole else source.states
-            np.testing.assert_array_equal(shard.mix[source.begin : source.end], owned[model.bounds[source.block] + states])
+            np.testing.assert_array_equal(
+                shard.mix[source.begin : source.end], owned[model.bounds[source.block] + states]
+            )
 
 
 def test_proved_values_contain_the_exact_ones():

@@ -139,7 +139,7 @@ def test_compiled_rollouts_do_not_repeat_each_other(n):
 
 
 def test_blocks_of_a_users_rollouts_do_not_repeat_each_other(monkeypatch):
-    monkeypatch.setattr(simulators, "BLOCK", 10)
+    monkeypatch.setattr(simulators, "TOGETHER", 10)
     once, twice = (Dice().simulator.returns(ONE, HORIZON, count, (0,)).sums for count in (10, 20))
     assert (np.abs(twice - 2.0 * once) > 1e-9).all()
 

@@ -20,8 +20,10 @@ def streams(monkeypatch):
 
     for module in (simulator, known_model, estimators, judging):
         monkeypatch.setattr(module, "stream", stream)
-    monkeypatch.setattr(estimators, "PART", {True: 40.0, False: 40.0})
-    monkeypatch.setattr(simulator, "BLOCK", 8)
+    monkeypatch.setattr(simulator, "BLOCK", 40)
+    monkeypatch.setattr(known_model.ModelSimulator, "block", 40)
+    monkeypatch.setattr(estimators, "STEPS", 40)
+    monkeypatch.setattr(simulator, "TOGETHER", 8)
     return opened
 
 

@@ -27,6 +27,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cmdpkit import cluster as cluster
     from cmdpkit import envs as envs
     from cmdpkit import problems as problems
     from cmdpkit import rules as rules
@@ -103,6 +104,7 @@ _HOME = {
     "TrainingFailed": "run.result",
     "TrainingResult": "run.result",
     "bound_by_simulation": "insight.optimum",
+    "cluster": "cluster",
     "certify": "certificates.prover",
     "certify_by_simulation": "certificates.rollouts",
     "certify_on_episodes": "training",

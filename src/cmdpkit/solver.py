@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import check_count, check_nonnegative, digest
+from cmdpkit.cluster import check_cluster, using
 from cmdpkit.evaluation.patience import hurrying
 from cmdpkit.exact.slater import slater_margin
 from cmdpkit.files import PathLike
@@ -64,7 +65,7 @@ BLOCK_ARGUMENTS = (
     "random numbers"
 )
 
-GENERAL = " (besides tol, max_iterations, time_limit, seed, progress, callback, checkpoint, resume, start)"
+GENERAL = " (besides tol, max_iterations, time_limit, seed, progress, callback, checkpoint, resume, start, cluster)"
 
 
 def solve(
@@ -117,8 +118,9 @@ def solve(
         deterministic: look for the best policy that takes one action per state, on small models only (the problem is
             NP-hard), by HiGHS's branch and bound. OPTIMAL then means that the policy is within `tol` of
             `result.deterministic_bound`, HiGHS's own bound; the certificate's bound holds for randomised policies too.
-        cluster: where the blocks of a `ShardedCMDP` are: "local" (processes on this machine), "auto" (the Ray cluster
-            that runs), or the address of one; None for this process. The result does not depend on it.
+        cluster: learn from samples that the workers of a Ray cluster draw, or solve a `ShardedCMDP` whose blocks they
+            hold, to the same result bit for bit: "local", on all processors of this machine; "auto", on the cluster
+            that is running; or an address. See docs/cluster.md.
         **options: options of the method and its learner, in the user's units. All first-order methods take `step` (π is
             multiplied by exp(−step · Q̃); the paper's η is step · (1 − γ); the default follows the model's scale),
             `inner_steps` (t_k, default 1), `alpha` (default 1/step) and `initial_policy` (default uniform); those with
@@ -139,8 +141,6 @@ def solve(
         return _solve_blocks(
             model, method, tol, max_iterations, time_limit, progress, callback, checkpoint, cluster, options
         )
-    if cluster is not None:
-        raise ValueError("cluster is for a cmdpkit.ShardedCMDP; this model is solved in this process")
     if isinstance(model, CMDP) and model.lowering is not None:
         _check_lowered_sampling(model, sampling)
         if options.get("initial_policy") is not None:
@@ -159,6 +159,7 @@ def solve(
             resume,
             begun,
             deterministic,
+            cluster,
         )
         LOG.info("%r is solved as a discounted model with %d states", model, model.lowering.model.states)
         return _raised(model, solve(model.lowering.model, method, *general, **options))
@@ -166,6 +167,11 @@ def solve(
         _check_deterministic(model, deterministic, method, sampling, options)
     if isinstance(model, Simulator) and sampling is None:
         sampling = Sampling()
+    if check_cluster(cluster) is not None and sampling is None:
+        raise ValueError(
+            "cluster= is for learning from samples; exact methods run in this process. Learn from samples with "
+            "sampling=cmdpkit.Sampling(...), or leave out cluster"
+        )
     begin = None if start is None else start_from(start, model)
     if begin is not None:
         options = _started(begin, method, sampling is not None, options)
@@ -182,6 +188,7 @@ def solve(
             budget,
             checkpoint,
             resume,
+            cluster,
             options,
         )
     assert isinstance(model, CMDP)
@@ -449,6 +456,7 @@ def _solve_by_samples(
     transitions: Any,
     checkpoint: Any,
     resume: bool | None,
+    cluster: str | None,
     options: dict[str, Any],
 ) -> Result:
     """Learn from samples, then certify last iterate and mixture: with the model if there is one, or by rollouts."""
@@ -466,7 +474,8 @@ def _solve_by_samples(
     slater = sampling.slater
     if sampling.schedule and slater is None and isinstance(model, CMDP) and model.num_constraints:
         slater = slater_margin(model)
-    with _progress_bar(progress, choice.name, max_iterations, callback, time_left=True) as watch:
+    bar = _progress_bar(progress, choice.name, max_iterations, callback, time_left=True)
+    with using(cluster), bar as watch:
         allowed = Budget(max_iterations, time_limit, watch, transitions)
         with allowed.catching_ctrl_c(), hurrying(allowed.exhausted):
             learned = learn(_simulator(model), choice, sampling, allowed, int(seed), checkpoint, resume, slater)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array, check_confidence, check_count
+from cmdpkit.cluster import check_cluster, in_order, using
 from cmdpkit.model import CMDP
 from cmdpkit.policy import MixturePolicy, as_any_policy, lowered_policy
 from cmdpkit.simulators import JUDGING, Returns, Simulator, as_simulator, stream
@@ -88,6 +89,7 @@ def certify_by_simulation(
     until_decided: bool = False,
     max_rollouts: int = 10_000_000,
     seed: int = 0,
+    cluster: str | None = None,
 ) -> SimulationCertificate:
     """Prove by simulation what a policy earns and whether it keeps the limits.
 
@@ -102,6 +104,8 @@ def certify_by_simulation(
         until_decided: double the rollouts until every limit is decided, or `max_rollouts` are reached.
         max_rollouts: the most that `until_decided` may draw.
         seed: of the rollouts.
+        cluster: "local", "auto" or the address of a Ray cluster whose workers draw the rollouts, with the same result;
+            see docs/cluster.md.
 
     Example:
         >>> import cmdpkit as ck
@@ -118,6 +122,22 @@ def certify_by_simulation(
     # A horizon that suits the last look: what is cut off does not shrink with more rollouts.
     steps = horizon or simulator.ends_within
     steps = steps or judging_horizon(simulator.gamma, max_rollouts if until_decided else rollouts)
+    looking = (steps, rollouts, until_decided, max_rollouts, confidence, seed)
+    with using(check_cluster(cluster)):
+        return _look(simulator, mixture, *looking)
+
+
+def _look(
+    simulator: Simulator,
+    mixture: MixturePolicy,
+    steps: int,
+    rollouts: int,
+    until_decided: bool,
+    max_rollouts: int,
+    confidence: float,
+    seed: int,
+) -> SimulationCertificate:
+    """Draw rollouts, once or until every limit is decided."""
     look, total = 1, fresh_returns(simulator, mixture, steps, rollouts, (seed, JUDGING, 1))
     while True:
         delta = (1.0 - confidence) / (look * (look + 1) if until_decided else 1)
@@ -139,12 +159,22 @@ def fresh_returns(
     """
     low = simulator.bounds[:, 0]
     counts = np.random.default_rng(stream((*seed, 0))).multinomial(rollouts, mixture.weights)
-    parts = [
-        simulator.returns(policy.pi, horizon, int(count), (*seed, i), offset=low)
+    blocks = [
+        (policy.pi, int(count), (*seed, i))
         for i, (policy, count) in enumerate(zip(mixture.policies, counts, strict=True), start=1)
         if count
     ]
+    parts = list(in_order(_roll, blocks, simulator, (horizon, low), name=_name))
     return sum(parts[1:], start=parts[0])
+
+
+def _roll(simulator: Simulator, shared: tuple[int, Array], block: tuple[Array, int, tuple[int, ...]]) -> Returns:
+    (horizon, low), (pi, count, seed) = shared, block
+    return simulator.returns(pi, horizon, count, seed, offset=low)
+
+
+def _name(block: tuple[Array, int, tuple[int, ...]]) -> str:
+    return f"{block[1]} rollouts of policy {block[2][-1]} of the mixture, seed {block[2][0]}"
 
 
 def judging_horizon(gamma: float, rollouts: int) -> int:

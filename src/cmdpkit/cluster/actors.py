@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cmdpkit.cluster.faults import BlocksLost
+from cmdpkit.cluster.pool import put
 
 PLACED = 60.0
 """Seconds in which the cluster must find a place for a worker that was lost."""
@@ -55,10 +56,8 @@ class Workers:
     """
 
     def __init__(self, make: Callable[[int], Any], count: int, workers: int) -> None:
-        import ray
-
         os.environ.setdefault(QUIET, "1")
-        self._make, self._count = ray.put(make), count
+        self._make, self._count = put(make), count
         workers = min(workers, count)
         self._home = [number * workers // count for number in range(count)]
         self._hosts: list[Any] = [None] * workers
@@ -83,7 +82,12 @@ class Workers:
         import ray
 
         with self._losses():
-            found: list[Any] = ray.get(list(handles))
+            try:
+                found: list[Any] = ray.get(list(handles))
+            except Exception:
+                for handle in handles:  # of several errors the first in this order, whoever was faster
+                    ray.get(handle)
+                raise
         return found
 
     def one(self, block: int, method: str, args: tuple[Any, ...]) -> Any:

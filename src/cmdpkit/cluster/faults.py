@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from cmdpkit.cluster.pool import WorkerLost
 
-class BlocksLost(RuntimeError):
+
+class BlocksLost(WorkerLost):
     """Workers have died, and with them the blocks that they held.
 
     Attributes:

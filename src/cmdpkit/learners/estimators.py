@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 
 from cmdpkit.checks import Array
+from cmdpkit.cluster import in_order
 from cmdpkit.evaluation.backup import look_ahead
 from cmdpkit.evaluation.patience import Stopped
 from cmdpkit.evaluation.system import PolicySystem
 from cmdpkit.model import CMDP, AtMost
 from cmdpkit.policy import TabularPolicy
-from cmdpkit.simulators import LEARNING, STARTS, ModelSimulator, Returns, Simulator, stream
+from cmdpkit.simulators import LEARNING, STARTS, Returns, Simulator, stream
+
+Part = tuple[int, tuple[int, ...]]
+"""A number of rollouts, and the seed of their random numbers."""
 
 
 class Meter:
@@ -24,7 +28,7 @@ class Meter:
         seed: seed of the run.
         budget: `Stopped` is raised before more transitions than this would be drawn (in expectation, if lengths are
             random).
-        stop: `Stopped` is raised when this returns True; called between parts of a long draw.
+        stop: `Stopped` is raised when this returns True; called between and during parts of a long draw.
     """
 
     def __init__(self, seed: int, budget: int | None = None, stop: Callable[[], bool] = lambda: False) -> None:
@@ -32,16 +36,21 @@ class Meter:
         self.samples = 0
         self.draws = 0
 
-    def parts(self, rollouts: int, transitions_each: float, largest: float) -> Iterator[tuple[int, tuple[int, ...]]]:
+    def parts(self, rollouts: int, transitions_each: float, largest: float) -> list[Part]:
         """Split `rollouts` into parts of at most `largest` transitions: (rollouts, seed of the part)."""
         if self.budget is not None and self.samples + rollouts * transitions_each > self.budget:
             raise Stopped(out_of_budget=True)
         self.draws += 1
         size = max(1, int(largest / transitions_each))
-        for part, begin in enumerate(range(0, rollouts, size)):
-            if self.stop():
-                raise Stopped
-            yield min(size, rollouts - begin), (self.seed, LEARNING, self.draws, part)
+        begins = range(0, rollouts, size)
+        return [
+            (min(size, rollouts - begin), (self.seed, LEARNING, self.draws, part)) for part, begin in enumerate(begins)
+        ]
+
+    def breathe(self) -> None:
+        """Raise `Stopped` when the caller wants to stop."""
+        if self.stop():
+            raise Stopped
 
 
 class RolloutPlan(Protocol):
@@ -92,10 +101,9 @@ class Rollouts:
     ) -> Returns:
         length = 1.0 / (1.0 - self.simulator.gamma) if horizon is None else horizon
         total: Returns | None = None
-        for count, seed in self.meter.parts(
-            rollouts, starts * length, PART[isinstance(self.simulator, ModelSimulator)]
-        ):
-            part = self.simulator.returns(policy.pi, horizon, count, seed, pairs="weights" in mixing, **mixing)
+        parts = self.meter.parts(rollouts, starts * length, self.simulator.block)
+        shared = (policy.pi, horizon, mixing)
+        for part in in_order(_roll, parts, self.simulator, shared, name=_name, stop=self.meter.breathe):
             total = part if total is None else total + part
             self.meter.samples += part.transitions
         assert total is not None
@@ -108,8 +116,29 @@ class Rollouts:
         pass
 
 
-PART = {True: 2e8, False: 1e6}
-"""Transitions between two checks of the time limit: compiled, and for a user's simulator."""
+def _roll(simulator: Simulator, shared: tuple[Array, int | None, dict[str, Array]], part: Part) -> Returns:
+    (pi, horizon, mixing), (count, seed) = shared, part
+    return simulator.returns(pi, horizon, count, seed, pairs="weights" in mixing, **mixing)
+
+
+def _step(simulator: Simulator, _: None, part: Part) -> tuple[Any, Array]:
+    """One transition from every pair, `count` times: how often each led where, and the sums of its quantities."""
+    count, seed = part
+    pairs = np.arange(simulator.pairs.count)
+    rows = np.tile(pairs, count)
+    states, actions = simulator.pairs.of(rows)
+    following, quantities = simulator.step(states, actions, np.random.default_rng(stream(seed)))
+    counts = sp.csr_array((np.ones(rows.size), (rows, following)), shape=(pairs.size, simulator.states))
+    return counts, quantities.reshape(len(quantities), count, pairs.size).sum(axis=1)
+
+
+def _name(part: Part) -> str:
+    count, (seed, _, draw, number) = part
+    return f"part {number} of draw {draw} ({count} rollouts per start, seed {seed})"
+
+
+STEPS = 1e6
+"""Transitions that are drawn for the empirical model at once."""
 
 
 class Pooled:
@@ -148,16 +177,13 @@ class Pooled:
 
     def _draw(self) -> None:
         """Draw more transitions from every pair."""
-        simulator = self.simulator
-        pairs = np.arange(simulator.pairs.count)
-        for count, seed in self.meter.parts(self.rollouts, pairs.size, PART[False]):
-            rows = np.tile(pairs, count)
-            states, actions = simulator.pairs.of(rows)
-            following, quantities = simulator.step(states, actions, np.random.default_rng(stream(seed)))
-            self.counts = self.counts + sp.csr_array((np.ones(rows.size), (rows, following)), shape=self.counts.shape)
-            self.sums = self.sums + quantities.reshape(len(quantities), count, pairs.size).sum(axis=1)
+        pairs = self.simulator.pairs.count
+        parts = self.meter.parts(self.rollouts, pairs, STEPS)
+        answers = in_order(_step, parts, self.simulator, name=_name, stop=self.meter.breathe)
+        for (count, _), (counts, sums) in zip(parts, answers, strict=True):
+            self.counts, self.sums = self.counts + counts, self.sums + sums
             self.drawn += count
-            self.meter.samples += rows.size
+            self.meter.samples += count * pairs
 
     def model(self) -> CMDP:
         """The empirical model, in the internal sign convention; draws transitions if there are none."""

@@ -175,13 +175,16 @@ class ShardedCMDP(Problem):
     def block(self, number: int) -> CheckedBlock:
         """Build a block and check it; errors name the block and the state."""
         first, last = self.bounds[number : number + 2]
+        where = f"block {number} (states {first} to {last - 1})"
         try:
             given = self.build(first, last)
             if not isinstance(given, tuple) or not 2 <= len(given) <= 4:
                 raise TypeError(f"build must return a cmdpkit.Block, not {type(given).__name__}")
             return self._checked(Block(*given), first, last)
         except (ValueError, TypeError) as error:
-            raise type(error)(f"block {number} (states {first} to {last - 1}): {error}") from error
+            raise type(error)(f"{where}: {error}") from error
+        except Exception as error:
+            raise RuntimeError(f"{where}: build failed with {type(error).__name__}: {error}") from error
 
     def _checked(self, block: Block, first: int, last: int) -> CheckedBlock:
         n = last - first

@@ -8,12 +8,11 @@ from functools import partial
 from typing import Any
 
 from cmdpkit.checks import check_count
-from cmdpkit.evaluation.threads import use_at_most
 from cmdpkit.model.sharded import ShardedCMDP
 from cmdpkit.run.budget import Budget
 from cmdpkit.run.result import Result
 from cmdpkit.sharded.crew import Crew
-from cmdpkit.sharded.shard import Shard
+from cmdpkit.sharded.shard import build_shard
 from cmdpkit.sharded.solve import Columns, check_folder
 
 METHODS = ("auto", "columns")
@@ -79,13 +78,8 @@ def _crew(model: ShardedCMDP, cluster: str | None, workers: int | None) -> Itera
 
     with connect(cluster):
         count = min(workers or processors(), model.blocks)
-        hosts = Workers(partial(_build, model, max(1, processors() // count)), model.blocks, count)
+        hosts = Workers(partial(build_shard, model, max(1, processors() // count)), model.blocks, count)
         try:
             yield Crew(model, hosts)
         finally:
             hosts.close()
-
-
-def _build(model: ShardedCMDP, threads: int, number: int) -> Shard:
-    use_at_most(threads)
-    return Shard(model, number)

@@ -20,7 +20,7 @@ from cmdpkit.checks import Array, longest_row
 from cmdpkit.evaluation import kernels
 from cmdpkit.evaluation.backup import padded, parts
 from cmdpkit.evaluation.chain import chosen_chain, mixed_chain
-from cmdpkit.evaluation.threads import in_blocks
+from cmdpkit.evaluation.threads import in_blocks, use_at_most
 from cmdpkit.files import load_arrays, save_arrays
 from cmdpkit.model.sharded import Facts, ShardedCMDP
 from cmdpkit.policy import TabularPolicy
@@ -363,6 +363,12 @@ class Shard:
 
     def _path(self, folder: str, name: str) -> Path:
         return Path(folder) / f"{name}-{self.number:05d}.npz"
+
+
+def build_shard(model: ShardedCMDP, threads: int, number: int) -> Shard:
+    """A block on a worker, whose process may use so many threads."""
+    use_at_most(threads)
+    return Shard(model, number)
 
 
 def _dot(one: Array, other: Array) -> float:

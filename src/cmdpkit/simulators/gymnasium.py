@@ -18,6 +18,7 @@ def from_gymnasium(
     quantities: Callable[[int, int, int, float], Sequence[float]] | None = None,
     constraints: Sequence[Limit] = (),
     bounds: Sequence[tuple[float, float]] | None = None,
+    block: int | None = None,
 ) -> Simulator:
     """Make a simulator of a Gymnasium environment with discrete states and actions and a settable state.
 
@@ -28,7 +29,7 @@ def from_gymnasium(
         env: the environment.
         gamma: the discount factor.
         quantities: called with (state, action, next state, reward); returns the quantities that the limits bound.
-        constraints, bounds: as for `Simulator`.
+        constraints, bounds, block: as for `Simulator`.
     """
     env.reset(seed=0)  # toy-text environments have no state before
     bare = env.unwrapped
@@ -61,5 +62,12 @@ def from_gymnasium(
         return following, values
 
     return Simulator(
-        step, start, states=int(states), actions=int(actions), gamma=gamma, constraints=constraints, bounds=bounds
+        step,
+        start,
+        states=int(states),
+        actions=int(actions),
+        gamma=gamma,
+        constraints=constraints,
+        bounds=bounds,
+        block=block,
     )

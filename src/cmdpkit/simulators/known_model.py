@@ -9,11 +9,18 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array, digest
+from cmdpkit.cluster import distributed, in_order
 from cmdpkit.model import CMDP, StagedTransitions, as_csr, refuse_averages
 from cmdpkit.simulators.simulator import Integers, Returns, Simulator, Sums, ranges, stream
 
 STREAM_ROLLOUTS = 1_024
 """Rollouts of a compiled simulator that share a random stream."""
+
+BLOCK = 200_000_000
+"""Transitions in a block of work: a compiled simulator takes about a second for them."""
+
+TASK = 20_000_000
+"""Transitions that a worker of a cluster draws at once."""
 
 PARALLEL_STEPS = 2_000_000
 """Below this number of transitions one thread is as fast as two."""
@@ -21,6 +28,8 @@ PARALLEL_STEPS = 2_000_000
 
 class ModelSimulator(Simulator):
     """The simulator of a known model, with compiled rollouts."""
+
+    block = BLOCK
 
     def __init__(self, cmdp: CMDP) -> None:
         refuse_averages(cmdp, "simulation")
@@ -70,8 +79,6 @@ class ModelSimulator(Simulator):
         offset: Array | None = None,
     ) -> Returns:
         """The result for a seed does not depend on the number of threads: every block has its own random stream."""
-        from cmdpkit.simulators import compiled
-
         mix = np.eye(self.num_rows + 1) if weights is None else weights
         now = (mix @ self.quantities).T - (0.0 if offset is None else offset)  # (N, q)
         costs = now if state_cost is None else now + state_cost[self.pairs.state][:, None]
@@ -81,11 +88,9 @@ class ModelSimulator(Simulator):
         sizes = [end - begin for begin, end in ranges(rollouts, STREAM_ROLLOUTS)]
         counts = np.tile(np.array(sizes, dtype=np.int64), len(heads) - 1)
         keys = stream(seed).generate_state(counts.size, np.uint64)
-        out = (np.zeros((counts.size, len(mix))), np.zeros((counts.size, len(mix))), np.zeros(counts.size, np.int64))
         length = -1 if horizon is None else horizon + steps
         mean_length = 1.0 / (1.0 - self.gamma) if horizon is None else horizon
         large = (len(heads) - 1) * rollouts * mean_length >= PARALLEL_STEPS
-        run = compiled.rollouts_parallel if large else compiled.rollouts_serial
         chain = (
             self._heads,
             *self._tables(probabilities),
@@ -94,7 +99,10 @@ class ModelSimulator(Simulator):
             heads,
             np.ascontiguousarray(first),
         )
-        run(*chain, discount, self.gamma, length, counts, keys, *out)
+        per_task = max(1, int(TASK / (STREAM_ROLLOUTS * mean_length)))
+        blocks = ranges(counts.size, per_task if distributed() and not pairs else counts.size)
+        shared = (chain, (discount, self.gamma, length), counts, keys, large)
+        out = [np.concatenate(part) for part in zip(*in_order(_run, blocks, shared=shared, name=_name), strict=True)]
         sums, squares = (table.reshape(len(heads) - 1, -1, len(mix)).sum(axis=1) for table in out[:2])
         drawn = int(out[2].sum()) + (len(heads) - 1) * rollouts * (1 if pairs else 0)
         return Returns(rollouts, sums, squares, drawn)
@@ -127,6 +135,23 @@ class ModelSimulator(Simulator):
     @cached_property
     def _pair_starts(self) -> tuple[Any, Any]:
         return _starts(*self._matrix)
+
+
+def _run(_: None, shared: Any, block: tuple[int, int]) -> tuple[Array, Array, Any]:
+    """Sums, sums of squares and transitions of the streams of a block; all starts, or a part of the streams of one."""
+    from cmdpkit.simulators import compiled
+
+    chain, lengths, counts, keys, large = shared
+    begin, end = block
+    width = chain[3].shape[1]
+    out = (np.zeros((end - begin, width)), np.zeros((end - begin, width)), np.zeros(end - begin, np.int64))
+    run: Any = compiled.rollouts_parallel if large else compiled.rollouts_serial
+    run(*chain, *lengths, counts[begin:end], keys[begin:end], *out)
+    return out
+
+
+def _name(block: tuple[int, int]) -> str:
+    return f"streams {block[0]} to {block[1] - 1} of the simulator"
 
 
 def _starts(pointers: Any, columns: Any, data: Any) -> tuple[Any, Any]:

@@ -8,12 +8,14 @@ made of a `CMDP` (with compiled rollouts), of a user's function, or of a Gymnasi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cmdpkit.checks import Array, check_gamma, digest
+from cmdpkit.checks import Array, check_count, check_gamma, digest
+from cmdpkit.cluster import in_order
 from cmdpkit.model import Label, Limit, Pairs, Problem, check_available, check_labels, check_limits
 
 Integers = NDArray[np.int64]
@@ -55,8 +57,11 @@ class Sums(NamedTuple):
     rest_high: Array  # (n,) and at most this
 
 
-BLOCK = 50_000
-"""Rollouts of a user's simulator that are advanced together; it bounds the memory used."""
+TOGETHER = 50_000
+"""Rollouts of a user's simulator that are at most advanced together; it bounds the memory used."""
+
+BLOCK = 1_000_000
+"""Transitions in a block of work by default."""
 
 
 class Simulator(Problem):
@@ -72,6 +77,10 @@ class Simulator(Problem):
         maximise: True if row 0 is a reward, False for a cost.
         objective_name, objective_per_step: as for `CMDP`.
         bounds: (low, high) of each of the m + 1 quantities in one step; statistical certificates need them.
+        block: transitions in a block of work, a million by default. A block has random numbers of its own, a run can
+            stop between blocks, and a cluster does them side by side: smaller blocks suit simulators that take more
+            than a few seconds for so many. Results depend on it as on the seed, and on nothing else of how the work is
+            divided.
         available: (S, A) booleans, or a scipy.sparse matrix whose stored entries are the available pairs: `step` is
             called with these only. All are available by default.
         state_labels, action_labels: what states and actions are called in results; `step` gets their numbers.
@@ -94,6 +103,9 @@ class Simulator(Problem):
         Simulator(states=10, actions=5, constraints=['lost sales'], gamma=0.95)
     """
 
+    block: int = BLOCK
+    """Transitions in a block of work."""
+
     def __init__(
         self,
         step: StepFunction,
@@ -105,6 +117,7 @@ class Simulator(Problem):
         constraints: Sequence[Limit] = (),
         maximise: bool = True,
         bounds: Sequence[tuple[float, float]] | None = None,
+        block: int | None = None,
         available: Any = None,
         state_labels: Iterable[Label] | None = None,
         action_labels: Iterable[Label] | None = None,
@@ -135,6 +148,7 @@ class Simulator(Problem):
         self._ends = _check_bounds(bounds, self.num_constraints + 1)
         self.bounds: Any = None if self._ends is None else self._ends[self._sources]
         self._step, self._start = step, start
+        self.block = BLOCK if block is None else check_count(block, "block", least=1)
 
     @property
     def ends_within(self) -> int | None:
@@ -153,6 +167,7 @@ class Simulator(Problem):
         limits = [[c.name, c.symbol, c.bound, c.per_step] for c in self.constraints]
         sizes = {"states": self.states, "actions": self.actions, "gamma": self.gamma, "maximise": self.maximise}
         sizes |= {"objective_per_step": True} if self.objective_per_step else {}
+        sizes |= {"block": self.block} if self.block not in (BLOCK, type(self).block) else {}
         masked = {} if self.pairs.is_full else {"available": digest(self.pairs.first, self.pairs.action)}
         return sizes | masked | {"limits": limits}
 
@@ -244,28 +259,18 @@ class Simulator(Problem):
         extra = np.zeros(self.states) if state_cost is None else state_cost
         cumulative = np.cumsum(probabilities, axis=-1)
         starts = self.pairs.count if pairs else 1
+        length = 1.0 / (1.0 - self.gamma) if horizon is None else horizon
+        size = max(1, min(TOGETHER, int(self.block / length)))
+        blocks = list(enumerate(ranges(starts * rollouts, size)))
+        shared = (cumulative, horizon, rollouts, tuple(seed), pairs, mix, extra, away)
         sums, squares, transitions = np.zeros((starts, len(mix))), np.zeros((starts, len(mix))), 0
-        for block, (begin, end) in enumerate(ranges(starts * rollouts, BLOCK)):
-            rng = np.random.default_rng(stream((*seed, block)))
-            row, count = np.arange(begin, end) // rollouts, end - begin
-            steps = rng.geometric(1.0 - self.gamma, size=count) if horizon is None else np.full(count, horizon)
-            if pairs:
-                states, actions = self.pairs.of(row)
-            else:
-                states = self.start(count, rng)
-                actions = self._choose(cumulative, states, rng)
-            values, alive = np.zeros((len(mix), count)), np.arange(count)
-            for t in range(int(steps.max())):
-                alive = alive[steps[alive] > t]
-                if t > 0:
-                    actions[alive] = self._choose(cumulative, states[alive], rng)
-                before = states[alive]
-                states[alive], quantities = self.step(before, actions[alive], rng)
-                cost = mix @ quantities - away[:, None] + (extra[before] if t > 0 or not pairs else 0.0)
-                values[:, alive] += cost if horizon is None else self.gamma**t * cost
+        for (_, (begin, end)), (values, drawn) in zip(
+            blocks, in_order(_roll, blocks, self, shared, name=partial(_name, seed)), strict=True
+        ):
+            row = np.arange(begin, end) // rollouts
             np.add.at(sums, row, values.T)
             np.add.at(squares, row, values.T**2)
-            transitions += int(steps.sum())
+            transitions += drawn
         return Returns(rollouts, sums, squares, transitions)
 
     def _choose(self, cumulative: Array, states: Integers, rng: np.random.Generator) -> Integers:
@@ -278,6 +283,33 @@ class Simulator(Problem):
         draws = rng.random(states.size)[:, None] * cumulative[states, -1:]
         chosen: Integers = (cumulative[states] <= draws).sum(axis=1)
         return np.minimum(chosen, self.actions - 1)
+
+
+def _roll(simulator: Simulator, shared: Any, block: tuple[int, tuple[int, int]]) -> tuple[Array, int]:
+    """The returns (q, n) of a block of rollouts, and the number of transitions."""
+    cumulative, horizon, rollouts, seed, pairs, mix, extra, away = shared
+    number, (begin, end) = block
+    rng, count = np.random.default_rng(stream((*seed, number))), end - begin
+    steps = rng.geometric(1.0 - simulator.gamma, size=count) if horizon is None else np.full(count, horizon)
+    if pairs:
+        states, actions = simulator.pairs.of(np.arange(begin, end) // rollouts)
+    else:
+        states = simulator.start(count, rng)
+        actions = simulator._choose(cumulative, states, rng)
+    values, alive = np.zeros((len(mix), count)), np.arange(count)
+    for t in range(int(steps.max())):
+        alive = alive[steps[alive] > t]
+        if t > 0:
+            actions[alive] = simulator._choose(cumulative, states[alive], rng)
+        before = states[alive]
+        states[alive], quantities = simulator.step(before, actions[alive], rng)
+        cost = mix @ quantities - away[:, None] + (extra[before] if t > 0 or not pairs else 0.0)
+        values[:, alive] += cost if horizon is None else simulator.gamma**t * cost
+    return values, int(steps.sum())
+
+
+def _name(seed: Sequence[int], block: tuple[int, tuple[int, int]]) -> str:
+    return f"rollouts {block[1][0]} to {block[1][1] - 1} of the simulator, seed {seed[0]}"
 
 
 def ranges(total: int, size: int) -> list[tuple[int, int]]:
