@@ -75,12 +75,18 @@ def test_results_do_not_depend_on_the_number_of_workers(cluster, model, referenc
     same(ck.solve(model, tol=TOL, cluster="local", workers=workers), reference)
 
 
-def broken(first, last):
-    raise ZeroDivisionError("late") if first else ValueError("bad")
+def elsewhere(first, last):
+    raise AssertionError("the workers do not know this module")
 
 
 def test_errors_of_the_user_name_the_first_block(cluster):
     """Of several blocks that fail, always the same one is named."""
+
+    def broken(first, last):
+        raise ZeroDivisionError("late") if first else ValueError("bad")
+
+    with pytest.raises(RuntimeError, match=r"a worker cannot load .*ModuleNotFoundError.*installed on every node"):
+        ck.solve(ck.ShardedCMDP(elsewhere, states=9, actions=1, blocks=1, gamma=0.5), cluster="local", workers=1)
     with pytest.raises(ValueError, match=r"block 0 \(states 0 to 4\): bad"):
         ck.solve(ck.ShardedCMDP(broken, states=10, actions=1, blocks=2, gamma=0.5), cluster="local", workers=1)
 

@@ -29,11 +29,20 @@ QUIET = "RAY_IGNORE_UNHANDLED_ERRORS"
 class Host:
     """The blocks of one worker."""
 
-    def __init__(self, make: Callable[[int], Any]) -> None:
-        self.make, self.blocks = make, {}  # type: ignore[var-annotated]
+    def __init__(self) -> None:
+        self.blocks: dict[int, Any] = {}
 
-    def build(self, number: int) -> None:
-        self.blocks[number] = self.make(number)
+    def build(self, number: int, made: bytes) -> None:
+        import pickle
+
+        try:
+            make = pickle.loads(made)
+        except Exception as error:
+            raise RuntimeError(
+                f"a worker cannot load what builds its blocks ({type(error).__name__}: {error}); define it in the "
+                "program itself, or in a module that is installed on every node"
+            ) from error
+        self.blocks[number] = make(number)
 
     def call(self, number: int, method: str, args: tuple[Any, ...], returns: int, *inbox: Any) -> Any:
         numbers, messages = getattr(self.blocks[number], method)(list(inbox), *args)
@@ -57,11 +66,10 @@ class Workers:
 
     def __init__(self, make: Callable[[int], Any], count: int, workers: int) -> None:
         os.environ.setdefault(QUIET, "1")
-        self._make, self._count = put(make), count
+        self._make, self._count = put(_pickled(make)), count
         workers = min(workers, count)
         self._home = [number * workers // count for number in range(count)]
-        self._hosts: list[Any] = [None] * workers
-        self._place(range(workers))
+        self._hosts: list[Any] = [None] * workers  # started by `repair`
 
     def call(
         self, method: str, args: tuple[Any, ...], inboxes: Sequence[list[Any]] | None, returns: Sequence[int]
@@ -100,8 +108,10 @@ class Workers:
         return [int(found) for found in self.get([host.where.remote() for host in self._hosts])]
 
     def repair(self) -> None:
-        """Replace workers that do not answer, and build their blocks again."""
-        self._place(self._dead())
+        """Start workers that are missing or do not answer, and build their blocks."""
+        dead = self._dead()
+        if dead:
+            self._place(dead)
 
     def close(self) -> None:
         """End all workers."""
@@ -125,14 +135,16 @@ class Workers:
                 with contextlib.suppress(Exception):
                     ray.kill(self._hosts[worker])
             actor = ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(Host)
-            self._hosts[worker] = actor.remote(self._make)
+            self._hosts[worker] = actor.remote()
         homes = [self._hosts[worker].where.remote() for worker in numbers]
         _, missing = ray.wait(homes, num_returns=len(homes), timeout=PLACED)
         if missing:
             lost = [b for b, home in enumerate(self._home) if home in {numbers[homes.index(ref)] for ref in missing}]
             raise BlocksLost(f"no worker of the cluster took {BlocksLost('', lost).names} in {PLACED:g} s", lost)
         built = [
-            self._hosts[home].build.remote(number) for number, home in enumerate(self._home) if home in set(numbers)
+            self._hosts[home].build.remote(number, self._make)
+            for number, home in enumerate(self._home)
+            if home in set(numbers)
         ]
         self.get(built)
 
@@ -140,15 +152,16 @@ class Workers:
         """Workers that have died, or do not answer."""
         import ray
 
-        asked = [host.where.remote() for host in self._hosts]
-        ray.wait(asked, num_returns=len(asked), timeout=ALIVE)
-        dead = []
-        for worker, ref in enumerate(asked):
+        asked = {worker: host.where.remote() for worker, host in enumerate(self._hosts) if host is not None}
+        if asked:
+            ray.wait([*asked.values()], num_returns=len(asked), timeout=ALIVE)
+        dead = [worker for worker, host in enumerate(self._hosts) if host is None]
+        for worker, ref in asked.items():
             try:
                 ray.get(ref, timeout=0.0)
             except Exception:  # it has died, or is still busy with what nobody waits for
                 dead.append(worker)
-        return dead
+        return sorted(dead)
 
     @contextlib.contextmanager
     def _losses(self) -> Any:
@@ -172,6 +185,16 @@ class Workers:
         lost = BlocksLost("", blocks)
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         return BlocksLost(f"{lost.names} lost with their worker: {reason}", blocks)
+
+
+def _pickled(make: Callable[[int], Any]) -> bytes:
+    """As sent to the workers: functions of the program itself by value, those of modules by name."""
+    from ray import cloudpickle
+
+    try:
+        return bytes(cloudpickle.dumps(make))
+    except Exception as error:
+        raise TypeError(f"what builds the blocks cannot be sent to the workers of a cluster: {error}") from error
 
 
 def _losses_of_ray() -> tuple[type[Exception], ...]:

@@ -11,8 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from cmdpkit.cluster.faults import BlocksLost
 from cmdpkit.model.sharded import ShardedCMDP
 from cmdpkit.sharded.shard import Setup, Shard
+
+RESTARTS = 20
+"""So many losses of workers in a row, without progress in between, end a run."""
 
 
 class Backend(Protocol):
@@ -30,7 +34,7 @@ class Backend(Protocol):
         """The numbers of one block."""
 
     def repair(self) -> None:
-        """Build blocks again that were lost."""
+        """Build blocks that are missing: all of them at first, later those that were lost."""
 
     def close(self) -> None:
         """Let go of everything."""
@@ -40,7 +44,8 @@ class InProcess:
     """All blocks in this process: for small models, and to compare with."""
 
     def __init__(self, make: Callable[[int], Any], count: int) -> None:
-        self.shards = [make(number) for number in range(count)]
+        self._make, self._count = make, count
+        self.shards: list[Any] = []
 
     def call(
         self, method: str, args: tuple[Any, ...], inboxes: Sequence[list[Any]] | None, returns: Sequence[int]
@@ -55,7 +60,7 @@ class InProcess:
         return getattr(self.shards[block], method)([], *args)[0]
 
     def repair(self) -> None:
-        raise AssertionError("blocks in this process are not lost")
+        self.shards = self.shards or [self._make(number) for number in range(self._count)]
 
     def close(self) -> None:
         self.shards = []
@@ -80,7 +85,7 @@ class Crew:
     def __init__(self, model: ShardedCMDP, backend: Backend) -> None:
         self.model, self.backend = model, backend
         self.blocks = model.blocks
-        self.connect()
+        self.repair()
 
     @classmethod
     def in_process(cls, model: ShardedCMDP) -> Crew:
@@ -128,9 +133,15 @@ class Crew:
         return self.backend.one(block, method, args)
 
     def repair(self) -> None:
-        """Replace what was lost, and start again with nothing but the model."""
-        self.backend.repair()
-        self.connect()
+        """Build what is missing, and start again with nothing but the model."""
+        for attempt in range(RESTARTS + 1):
+            try:
+                self.backend.repair()
+                self.connect()
+                return
+            except BlocksLost:  # while others were built
+                if attempt == RESTARTS:
+                    raise
 
     def close(self) -> None:
         self.backend.close()

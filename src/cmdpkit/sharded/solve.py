@@ -19,7 +19,7 @@ from cmdpkit.files import PathLike, write_json
 from cmdpkit.run.budget import Budget, Snapshot
 from cmdpkit.run.history import History
 from cmdpkit.run.status import Status
-from cmdpkit.sharded.crew import Crew
+from cmdpkit.sharded.crew import RESTARTS, Crew
 from cmdpkit.sharded.policy import ShardedPolicy
 from cmdpkit.sharded.search import ColumnSearch
 
@@ -30,9 +30,6 @@ PROOF_SHARE, VISIT_SHARE = 0.02, 0.003
 
 LATE = 1e-3
 """When time is up, the values of the policy are proved to this relative accuracy only."""
-
-RESTARTS = 20
-"""So many losses of workers in a row, without an iteration in between, end a run."""
 
 HEAD = "search.json"
 
@@ -81,16 +78,7 @@ class Columns:
                 if failures > RESTARTS:
                     raise BlocksLost(f"{loss}; given up after {failures} losses in a row", loss.blocks) from loss
                 note = f"Blocks were lost during the run and built again (last: {loss.names})."
-            self._repair()
-
-    def _repair(self) -> None:
-        for attempt in range(RESTARTS + 1):
-            try:
-                self.crew.repair()
-                return
-            except BlocksLost:
-                if attempt == RESTARTS:
-                    raise
+            self.crew.repair()
 
     def _attempt(self) -> ShardedOutcome:
         self.rows.clear()
