@@ -26,7 +26,7 @@ from cmdpkit.evaluation.backup import ahead, bellman, padded
 from cmdpkit.evaluation.chain import chosen_chain
 from cmdpkit.evaluation.threads import use_at_most
 from cmdpkit.sharded.crew import Crew
-from cmdpkit.sharded.shard import build_shard
+from cmdpkit.sharded.mirror import build_shard
 
 ACTIONS, SUCCESSORS, GAMMA = 4, 5, 0.95
 CHUNK = 65_536

@@ -34,7 +34,7 @@ def masked(seed=5):
     return ck.CMDP(shape, cost=tables[0], constraints=limits, gamma=0.9, initial=7, available=mask)
 
 
-def shards(crew: Any) -> list[Shard]:
+def shards(crew: Any) -> Any:
     return crew.backend.shards
 
 
@@ -182,6 +182,34 @@ def test_the_number_of_blocks_is_all_that_the_numbers_depend_on():
     assert one.objective == pytest.approx(other.objective, rel=2e-5)
 
 
+# -- PMD-PD ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("constraints", [0, 2])
+def test_mirror_steps_on_blocks_are_those_of_the_exact_learner(constraints):
+    """The same loop and rule; the iterates differ by the accuracy of evaluations, which the rule asks for."""
+    cmdp = garnet(constraints)
+    result, exact = ck.solve(ck.ShardedCMDP.split(cmdp, 4), "pmd-pd", tol=1e-5), ck.solve(cmdp, "pmd-pd", tol=1e-5)
+    assert result.iterations == exact.iterations
+    np.testing.assert_allclose(result.history.objective, exact.history.objective, rtol=1e-4)
+    np.testing.assert_allclose(result.history.multipliers, exact.history.multipliers, atol=1e-3)
+    np.testing.assert_allclose(result.history.constraint_values, exact.history.constraint_values, rtol=1e-3)
+    agrees(result, cmdp, 1e-5)
+
+
+def test_mirror_steps_with_missing_actions_and_kept_anchors():
+    """Candidates that are rejected start again from their anchor, with backups: on two queues that happens."""
+    for cmdp in (masked(), ck.problems.two_queues(capacity=8, gamma=0.95)):
+        agrees(ck.solve(ck.ShardedCMDP.split(cmdp, 3), "pmd-pd", tol=1e-4), cmdp, 1e-4)
+
+
+def test_mirror_steps_find_that_limits_cannot_be_met():
+    cmdp = garnet(2, states=100, seed=1).with_limits({"cost 1": 1.0})
+    result = ck.solve(ck.ShardedCMDP.split(cmdp, 3), "pmd-pd")
+    assert result.status is ck.Status.INFEASIBLE
+    assert result.certificate.infeasibility_margin > 0.0
+
+
 # -- files -----------------------------------------------------------------------------------------------------------
 
 
@@ -322,6 +350,8 @@ def test_models_that_are_not_supported_are_refused(settings, message):
         ({"deterministic": True}, "deterministic is not for"),
         ({"step": 1.0}, "unknown option 'step'"),
         ({"workers": 2}, 'give cluster="local"'),
+        ({"method": "pmd-pd", "checkpoint": "x"}, "keeps no checkpoint"),
+        ({"method": "pmd-pd", "step": 1.0}, "unknown option 'step'"),
         ({"tol": 0.0}, "tol must be positive"),
         ({"resume": True}, "checkpoint folder"),
     ],

@@ -15,7 +15,8 @@ from cmdpkit.cluster.faults import BlocksLost
 from cmdpkit.cluster.session import connect
 from cmdpkit.run.budget import Budget
 from cmdpkit.sharded.crew import Crew
-from cmdpkit.sharded.shard import build_shard
+from cmdpkit.sharded.first_order import FirstOrder
+from cmdpkit.sharded.mirror import build_shard
 from cmdpkit.sharded.solve import Columns
 
 pytest.importorskip("ray")
@@ -89,6 +90,13 @@ def test_errors_of_the_user_name_the_first_block(cluster):
         ck.solve(ck.ShardedCMDP(elsewhere, states=9, actions=1, blocks=1, gamma=0.5), cluster="local", workers=1)
     with pytest.raises(ValueError, match=r"block 0 \(states 0 to 4\): bad"):
         ck.solve(ck.ShardedCMDP(broken, states=10, actions=1, blocks=2, gamma=0.5), cluster="local", workers=1)
+
+
+def test_mirror_steps_do_not_depend_on_workers(model, pair):
+    alone, shared = (FirstOrder(crew, TOL, Budget()).solve() for crew in (Crew.in_process(model), Crew(model, pair)))
+    assert shared.certificate.objective == alone.certificate.objective
+    np.testing.assert_array_equal(shared.history.objective, alone.history.objective)
+    np.testing.assert_array_equal(shared.history.multipliers, alone.history.multipliers)
 
 
 class Killer:

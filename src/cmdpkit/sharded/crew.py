@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, Protocol
 
 from cmdpkit.cluster.faults import BlocksLost
 from cmdpkit.model.sharded import ShardedCMDP
-from cmdpkit.sharded.shard import Setup, Shard
+from cmdpkit.sharded.mirror import MirrorShard
+from cmdpkit.sharded.shard import Setup
 
 RESTARTS = 20
 """So many losses of workers in a row, without progress in between, end a run."""
@@ -89,7 +90,7 @@ class Crew:
 
     @classmethod
     def in_process(cls, model: ShardedCMDP) -> Crew:
-        return cls(model, InProcess(lambda number: Shard(model, number), model.blocks))
+        return cls(model, InProcess(lambda number: MirrorShard(model, number), model.blocks))
 
     def connect(self) -> None:
         """Ask every block what it needs of others, and tell them. Values and policies are forgotten."""

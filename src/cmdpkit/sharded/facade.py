@@ -12,10 +12,14 @@ from cmdpkit.model.sharded import ShardedCMDP
 from cmdpkit.run.budget import Budget
 from cmdpkit.run.result import Result
 from cmdpkit.sharded.crew import Crew
-from cmdpkit.sharded.shard import build_shard
+from cmdpkit.sharded.first_order import FirstOrder
+from cmdpkit.sharded.mirror import build_shard
 from cmdpkit.sharded.solve import Columns, check_folder
 
-METHODS = ("auto", "columns")
+ITERATIONS = 300
+"""Default of max_iterations for pmd-pd."""
+
+METHODS = ("auto", "columns", "pmd-pd")
 
 
 def solve_sharded(
@@ -31,7 +35,7 @@ def solve_sharded(
 
     Args:
         model: the model.
-        method: "auto" or "columns", which are the same here.
+        method: "auto" or "columns", which are the same here, or "pmd-pd" (with growing steps).
         tol: as for `solve`.
         budget: limits of the run.
         cluster: "local", "auto" or an address; None keeps all blocks in this process.
@@ -46,9 +50,16 @@ def solve_sharded(
             raise ValueError('workers is the number of processes on a cluster; give cluster="local" with it')
     if tol == 0.0:
         raise ValueError("tol must be positive for a sharded model: its values are found by sweeps")
+    if method == "pmd-pd" and checkpoint is not None:
+        raise ValueError("method 'pmd-pd' keeps no checkpoint of a sharded model; 'auto' does")
+    if method == "pmd-pd" and budget.max_iterations is None:
+        budget.max_iterations = ITERATIONS
     folder = check_folder(checkpoint)
     with _crew(model, cluster, workers) as crew:
-        outcome = Columns(crew, tol, budget, folder).solve()
+        if method == "pmd-pd":
+            outcome = FirstOrder(crew, tol, budget).solve()
+        else:
+            outcome = Columns(crew, tol, budget, folder).solve()
     certificate = outcome.certificate
     return Result(
         status=outcome.status,

@@ -185,7 +185,7 @@ class Oracle:
             if error <= 1.0 or stalled or done >= MOST_SWEEPS:
                 return found[-1], low, high, step
             before = error_of(spans[0]) if batch > 1 else errors[-2]
-            batch = _needed(error, before, max(1, batch - 1))
+            batch = needed(error, before, max(1, batch - 1))
 
     # -- proofs ---------------------------------------------------------------------------------------------------
 
@@ -218,6 +218,10 @@ class Oracle:
         """State visits of a kept policy, to within `accuracy` of their mass."""
         self.astray = True
         self.crew.each("follow", name)
+        self.flow(accuracy)
+
+    def flow(self, accuracy: float) -> None:
+        """State visits of the policy that is followed."""
         step = self.crew.submit("depart", back=True)
         batch, done, before = FIRST_BATCH, 0, math.inf
         while True:
@@ -231,10 +235,10 @@ class Oracle:
             done += batch
             if errors[-1] <= 1.0 or errors[-1] >= before or done >= MOST_SWEEPS:
                 return
-            batch, before = _needed(errors[-1], errors[0], max(1, batch - 1)), errors[-1]
+            batch, before = needed(errors[-1], errors[0], max(1, batch - 1)), errors[-1]
 
 
-def _needed(error: float, before: float, sweeps: int) -> int:
+def needed(error: float, before: float, sweeps: int) -> int:
     """How many more sweeps the next batch has, at the contraction of the last ones."""
     rate = (error / before) ** (1.0 / sweeps) if 0.0 < error < before < math.inf else 1.0
     if rate >= 1.0:

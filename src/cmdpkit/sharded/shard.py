@@ -20,7 +20,7 @@ from cmdpkit.checks import Array, longest_row
 from cmdpkit.evaluation import kernels
 from cmdpkit.evaluation.backup import padded, parts
 from cmdpkit.evaluation.chain import chosen_chain, mixed_chain
-from cmdpkit.evaluation.threads import in_blocks, use_at_most
+from cmdpkit.evaluation.threads import in_blocks
 from cmdpkit.files import load_arrays, save_arrays
 from cmdpkit.model.sharded import Facts, ShardedCMDP
 from cmdpkit.policy import TabularPolicy
@@ -241,6 +241,10 @@ class Shard:
         """Which of the kept policies equal the current choice in this block."""
         return [bool(np.array_equal(self.kept[name], self.choice)) for name in names], []
 
+    def known(self, _: Inbox) -> tuple[list[str], Messages]:
+        """The names of all policies."""
+        return [*self.kept, *self.policies], []
+
     def drop(self, _: Inbox, names: list[str]) -> tuple[None, Messages]:
         """Forget policies."""
         for name in names:
@@ -363,12 +367,6 @@ class Shard:
 
     def _path(self, folder: str, name: str) -> Path:
         return Path(folder) / f"{name}-{self.number:05d}.npz"
-
-
-def build_shard(model: ShardedCMDP, threads: int, number: int) -> Shard:
-    """A block on a worker, whose process may use so many threads."""
-    use_at_most(threads)
-    return Shard(model, number)
 
 
 def _dot(one: Array, other: Array) -> float:
