@@ -3,17 +3,24 @@
 `backups` measures a Bellman backup with exchange and a sweep of m + 1 values on 1, 2 and 4 workers, against the same
 kernels on the whole model in the same run, and the bytes sent. `solve` solves one model to a tolerance, sharded
 (`--workers 0` for all blocks in this process) or as a whole (`--whole`). `cost` prints the model of cost of
-docs/sharded.md from measured constants. Blocks are built by a function of the state numbers alone, on the workers.
+docs/sharded.md from measured constants. `kills` kills workers and nodes at random moments. Blocks are built by a
+function of the state numbers alone, on the workers.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import resource
+import signal
+import tempfile
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +28,8 @@ import scipy.sparse as sp
 
 import cmdpkit as ck
 from cmdpkit.cluster.actors import Workers
-from cmdpkit.cluster.session import connect
+from cmdpkit.cluster.faults import BlocksLost
+from cmdpkit.cluster.session import connect, private_settings
 from cmdpkit.evaluation.backup import ahead, bellman, padded
 from cmdpkit.evaluation.chain import chosen_chain
 from cmdpkit.evaluation.threads import use_at_most
@@ -237,9 +245,87 @@ def solve(family: str, states: int, blocks: int, workers: int, tol: float, as_wh
     print(json.dumps(line), flush=True)
 
 
+# -- losses ----------------------------------------------------------------------------------------------------------
+
+
+def kills(times: int, seed: int) -> None:
+    """Kill workers and whole nodes of a cluster at random moments: every run must end with the same numbers."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    model = ck.ShardedCMDP.split(ck.problems.garnet(400, actions=3, constraints=2, gamma=0.9, seed=1), 4)
+    reference = ck.solve(model, tol=1e-3)
+    rng, done, errors = np.random.default_rng(seed), 0, 0
+    with private_settings() as folder:
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "temp_dir": folder})
+        ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+        nodes: list[Any] = []
+        while done < times:
+            nodes += [cluster.add_node(num_cpus=2) for _ in range(2 - len(nodes))]
+            killed: list[str] = []
+            strike = partial(_strike_once, cluster, nodes, killed, rng)
+            try:
+                found = _numbers(_solved(model, strike, rng))
+                assert found == _numbers(reference), (found, _numbers(reference))
+            except BlocksLost as loss:
+                errors += 1
+                print(f"ended with an error: {loss}", flush=True)
+            done += len(killed)
+            print(f"{done} kills, last {killed}", flush=True)
+        print(
+            f"{done} kills: {errors} runs ended with an error that names the blocks, all others with the same numbers"
+        )
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def _solved(model: ck.ShardedCMDP, strike: Callable[[Any], None], rng: Any) -> ck.Result:
+    """One run, with a checkpoint or without."""
+    with tempfile.TemporaryDirectory() as folder:
+        place: dict[str, Any] = {"checkpoint": folder} if rng.uniform() < 0.5 else {}
+        return ck.solve(model, tol=1e-3, cluster="auto", workers=4, callback=strike, **place)
+
+
+def _numbers(result: ck.Result) -> tuple[Any, ...]:
+    return result.objective, result.certificate.bound, result.history.bound.tolist()
+
+
+def _strike_once(cluster: Any, nodes: list[Any], killed: list[str], rng: Any, _: Any) -> None:
+    """Kill a worker or a node a moment after some iteration."""
+    if killed or rng.uniform() > 0.4:
+        return
+    node = bool(rng.uniform() < 0.5)
+    killed.append("node" if node else "worker")
+    threading.Timer(rng.uniform(0.0, 0.3), _strike, (cluster, nodes, node, rng)).start()
+
+
+def _strike(cluster: Any, nodes: list[Any], node: bool, rng: Any) -> None:
+    if node:
+        cluster.remove_node(nodes.pop(0), allow_graceful=False)
+        return
+    hosts = [int(pid) for pid in os.listdir("/proc") if pid.isdecimal() and _is_host(int(pid)) and _is_ours(int(pid))]
+    if hosts:
+        os.kill(hosts[int(rng.integers(len(hosts)))], signal.SIGKILL)
+
+
+def _is_host(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return b"ray::Host" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether a process descends from this one: other clusters on the machine are left alone."""
+    while pid > 1:
+        if pid == os.getpid():
+            return True
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    return False
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("backups", "solve"))
+    parser.add_argument("what", choices=("backups", "solve", "kills"))
     parser.add_argument("--family", choices=tuple(FAMILIES), default="random")
     parser.add_argument("--states", type=float, default=1e5)
     parser.add_argument("--blocks", type=int, nargs="+", default=[1, 2, 4])
@@ -248,7 +334,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--tol", type=float, default=1e-4)
     parser.add_argument("--whole", action="store_true")
+    parser.add_argument("--times", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
+    if chosen.what == "kills":
+        kills(chosen.times, chosen.seed)
+        return
     if chosen.what == "backups":
         backups(chosen.family, int(chosen.states), chosen.blocks, chosen.batches, chosen.threads)
     else:
