@@ -180,7 +180,7 @@ def of_blocks(crew: Crew, batches: int) -> tuple[Cost, Cost]:
             steps[0] = crew.submit(kind, *args, after=steps[0], send=True)
         crew.fetch(steps[0])
 
-    args = (np.array([1.0, 0.0, 0.0]), 0.0, True)
+    args = (np.array([1.0, 0.0, 0.0]), 0.0, True, True)
     backup = least(partial(run, "backup", args, [crew.submit("forget_mix", send=True)]), clock, batches)
     crew.each("adopt")
     return backup, least(partial(run, "sweep", (False,), [crew.submit("announce", send=True)]), clock, batches)

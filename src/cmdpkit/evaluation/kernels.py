@@ -131,6 +131,14 @@ def mix(values, weights, out):  # pragma: no cover
 
 
 @njit(cache=True, nogil=True)
+def copy_columns(table, columns, out):  # pragma: no cover
+    """The first columns of a table, where one has more columns than the other: NumPy is slow on short rows."""
+    for s in range(out.shape[0]):
+        for i in range(columns):
+            out[s, i] = table[s, i]
+
+
+@njit(cache=True, nogil=True)
 def greedy_four(heads, table, weights, visits, choice, total, first, last):  # pragma: no cover
     """choice(s) = argmin_a Σ_i w_i table((s, a), i); `total` = Σ_s visits(s) table((s, choice(s)), ·)."""
     w0, w1, w2, w3 = weights

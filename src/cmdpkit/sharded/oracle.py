@@ -26,6 +26,10 @@ FIRST_BATCH, LARGEST_BATCH = 4, 16
 FIRST_SWEEPS = 60
 """Backups of value iteration, at most, before the first policy: they see as far as the number of steps."""
 
+MIXES, AHEAD = 0.75, 1e-3
+"""Value iteration comes first where a backup leaves at most this part of its error; it ends at that part of what is
+left."""
+
 MOST_SWEEPS = 100_000
 """Sweeps of one evaluation, at most: with γ = 0.999 some 20,000 are needed where nothing mixes."""
 
@@ -67,6 +71,7 @@ class Oracle:
         self.astray = False  # other policies were followed since it was evaluated
         self.start = np.zeros(self.model.num_rows + 1)  # ρ · V_i of the last values
         self.largest = np.zeros(self.model.num_rows + 1)  # max |V_i| of the last values
+        self.mixes = True  # value iteration contracts quickly
         self.sweeps = 0
         self.backups = 0
 
@@ -79,7 +84,7 @@ class Oracle:
         if not self.begun:
             self._first_policy(weights)
             exact = self._evaluate(weights, LOOSE * float(np.abs(weights) @ self.model.cost_sizes) / self._share)
-        bound, evaluations, least = -np.inf, 1, np.inf
+        bound, evaluations, least, looked = -np.inf, 1, np.inf, not self.mixes
         while True:
             breathe()
             backup = self.backup(weights)
@@ -91,6 +96,11 @@ class Oracle:
                 break
             if settled:  # the policy stays: now find its values as exactly as is asked
                 exact = self._evaluate(weights, 0.0)
+            elif not looked:  # where chains mix, backups find the policy sooner than the values of others
+                looked = True
+                bound = max(bound, self._look_ahead(weights, max(0.5 * gap, AHEAD * left)))
+                self.crew.each("adopt")
+                exact = self._evaluate(weights, 0.0 if self.mixes else LOOSE * left)
             else:
                 least = min(least, backup.total) if exact else np.inf
                 self.crew.each("adopt")
@@ -108,7 +118,7 @@ class Oracle:
         """TV and the bound that it proves, for V = Σ w_i V_i of the last values."""
         # Keep the action where the gain is rounding: ties must not make the iteration wander.
         noise = 1e-14 * float(np.abs(weights) @ (self.largest + self.model.cost_sizes))
-        return self._reduced(weights, self.crew.each("backup", weights, noise, False))
+        return self._reduced(weights, self.crew.each("backup", weights, noise, False, False))
 
     def _reduced(self, weights: Array, parts: list[BackupSums]) -> Backup:
         model = self.model
@@ -123,21 +133,33 @@ class Oracle:
 
     def _first_policy(self, weights: Array) -> None:
         """The greedy choice after some steps of value iteration, which sees that far."""
-        step: Step = self.crew.submit("forget_mix", send=True)
-        first, done = math.inf, 0
-        while done < FIRST_SWEEPS:
-            breathe()
-            steps = []
-            for _ in range(FIRST_BATCH):
-                step = self.crew.submit("backup", weights, 0.0, True, after=step, send=True)
-                steps.append(step)
-            parts = [self._reduced(weights, numbers) for numbers in self.crew.fetch_all(steps)]
-            done += len(steps)
-            first = min(first, parts[0].high - parts[0].low)
-            if parts[-1].high - parts[-1].low <= LOOSE * first:
-                break
+        enough = LOOSE * float(np.abs(weights) @ self.model.cost_sizes)
+        self._iterate(weights, self.crew.submit("forget_mix", send=True), enough, FIRST_SWEEPS)
         self.crew.each("adopt")
         self.begun = True
+
+    def _look_ahead(self, weights: Array, enough: float) -> float:
+        """Value iteration from the last values, to within `enough`; returns a bound, and sees whether chains mix."""
+        step = self.crew.submit("backup", weights, 0.0, False, True, send=True)
+        return self._iterate(weights, step, enough, FIRST_SWEEPS)
+
+    def _iterate(self, weights: Array, step: Step, enough: float, most: int) -> float:
+        """Value iteration until the values are within `enough`, or contract too slowly; the bound of the last one."""
+        factor, batch, done = self.model.gamma / self._share, FIRST_BATCH, 0
+        while True:
+            breathe()
+            steps = []
+            for _ in range(batch):
+                step = self.crew.submit("backup", weights, 0.0, True, True, after=step, send=True)
+                steps.append(step)
+            parts = [self._reduced(weights, numbers) for numbers in self.crew.fetch_all(steps)]
+            done += batch
+            first, last = (factor * (parts[i].high - parts[i].low) / 2.0 for i in (0, -1))
+            rate = (last / first) ** (1.0 / max(1, batch - 1)) if 0.0 < last < first else float(last > 0.0)
+            self.mixes = rate <= MIXES
+            if last <= enough or done >= most or (self.begun and not self.mixes):
+                return parts[-1].bound
+            batch = needed(last / enough, first / enough, max(1, batch - 1))
 
     # -- values ---------------------------------------------------------------------------------------------------
 

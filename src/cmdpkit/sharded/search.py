@@ -202,6 +202,7 @@ class ColumnSearch:
             "accuracy": oracle.accuracy.tolist(),
             "largest": oracle.largest.tolist(),
             "start": oracle.start.tolist(),
+            "mixes": oracle.mixes,
             "sweeps": oracle.sweeps,
             "backups": oracle.backups,
         }
@@ -218,4 +219,5 @@ class ColumnSearch:
             np.array(state[name], dtype=float) for name in ("accuracy", "largest", "start")
         )
         oracle.sweeps, oracle.backups, oracle.begun = int(state["sweeps"]), int(state["backups"]), bool(self.values)
+        oracle.mixes = bool(state["mixes"])
         self._price()

@@ -115,15 +115,25 @@ class Shard:
 
     def _send(self, table: Array) -> Messages:
         """The values of own states: all of them once, if any consumer needs all, and parts for the others."""
-        whole = [np.array(table)] if any(wanted is None for wanted in self.exports) else []
+        whole = [self._copied(table)] if any(wanted is None for wanted in self.exports) else []
         messages = whole + [table[wanted] for wanted in self.exports if wanted is not None]
         self.sent += sum(message.nbytes for message in messages)
         return messages
 
+    def _copied(self, table: Array) -> Array:
+        if table.ndim == 1:
+            return np.array(table)
+        out = np.empty(table.shape)
+        kernels.copy_columns(self.values[: self.states], self.columns, out)
+        return out
+
     def _receive(self, inbox: Inbox, table: Array) -> None:
         """Put messages from the sources into the halo of a table."""
         for source, message in zip(self.sources, inbox, strict=True) if inbox else ():
-            table[source.begin : source.end] = message
+            if table.ndim == 1:
+                table[source.begin : source.end] = message
+            else:
+                kernels.copy_columns(message, self.columns, self.values[source.begin : source.end])
 
     def _send_back(self, table: Array) -> Messages:
         """To every source what its states get, from a table with a halo."""
@@ -145,10 +155,12 @@ class Shard:
 
     # -- one step ahead -------------------------------------------------------------------------------------------
 
-    def backup(self, inbox: Inbox, weights: Array, noise: float, from_mix: bool) -> tuple[BackupSums, Messages]:
+    def backup(
+        self, inbox: Inbox, weights: Array, noise: float, from_mix: bool, go_on: bool
+    ) -> tuple[BackupSums, Messages]:
         """TV for V = Σ w_i V_i of the last values, and a greedy choice, which `adopt` makes the current policy.
 
-        With `from_mix`, V is the result of the last such backup instead (value iteration), and sends it.
+        With `go_on`, TV is sent, for another backup `from_mix` to start from: value iteration.
         """
         if from_mix:
             self._receive(inbox, self.mix)
@@ -178,7 +190,7 @@ class Shard:
             _dot(self.initial, own),
             float(own.sum()),
         )
-        if not from_mix:
+        if not go_on:
             return numbers, []
         own[:] = backup
         return numbers, self._send(own)
