@@ -129,10 +129,8 @@ def check(constants: Constants, text: str, cores: int) -> None:
             ratios += [guess / number for guess, number in zip(guesses, real, strict=True)]
             pairs = [f"{guess:.1f}, {number:.1f}" for guess, number in zip(guesses, real, strict=True)]
             print(f"| {family} | {states:,.0f} | {place.workers} | {' | '.join(pairs)} |")
-    off = np.abs(np.log(ratios))
-    print(
-        f"\nPredicted / measured: median {np.median(ratios):.2f}, half of them within a factor {np.exp(np.median(off)):.2f}"
-    )
+    off = float(np.exp(np.median(np.abs(np.log(ratios)))))
+    print(f"\nPredicted / measured: median {np.median(ratios):.2f}, half of them within a factor {off:.2f}")
 
 
 SOLVE: dict[str, tuple[int, int]] = {"random": (123, 520), "lattice": (76, 2_090)}

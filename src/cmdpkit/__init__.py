@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from cmdpkit.insight.optimum import SimulatedBound as SimulatedBound
     from cmdpkit.insight.optimum import bound_by_simulation as bound_by_simulation
     from cmdpkit.insight.report import write_report as write_report
+    from cmdpkit.insight.sweep import Sweep as Sweep
+    from cmdpkit.insight.sweep import sweep as sweep
     from cmdpkit.learners.neural.policy import NeuralPolicy as NeuralPolicy
     from cmdpkit.model import CMDP as CMDP
     from cmdpkit.model import AtLeast as AtLeast
@@ -100,6 +102,7 @@ _HOME = {
     "StagedPolicy": "policy",
     "Status": "run.status",
     "Surface": "insight.curves",
+    "Sweep": "insight.sweep",
     "TabularPolicy": "policy",
     "TrainingFailed": "run.result",
     "TrainingResult": "run.result",
@@ -119,6 +122,7 @@ _HOME = {
     "rules": "rules",
     "slater_margin": "exact.slater",
     "solve": "solver",
+    "sweep": "insight.sweep",
     "train": "training",
     "write_report": "insight.report",
 }

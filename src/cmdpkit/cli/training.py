@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cmdpkit.cli.common import DONE, JSON, LIMIT_REACHED, WITH_POLICY, need, setting, show
+from cmdpkit.cli.common import CLUSTER, DONE, JSON, LIMIT_REACHED, WITH_POLICY, need, setting, show
 from cmdpkit.cli.flags import Derived, method_flags, method_names, settings_flags
 from cmdpkit.settings import NeuralSettings
 
@@ -48,6 +48,7 @@ def train_flags() -> list[click.Option]:
     help="Require that there is a run to continue, or that there is none.  [default: continue if there is one]",
 )
 @click.option("--tensorboard", is_flag=True, help="Also write TensorBoard event files to the folder.")
+@CLUSTER
 @JSON
 @WITH_POLICY
 def train(env: str, method: str, seed: int, out: str | None, others: tuple[str, ...], **settings: Any) -> None:
@@ -90,15 +91,16 @@ def train(env: str, method: str, seed: int, out: str | None, others: tuple[str, 
 @click.option("--episodes", default=1_000, show_default=True, help="Number of episodes.")
 @click.option("--confidence", default=0.95, show_default=True, help="Joint confidence of all intervals.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the episodes.")
+@CLUSTER
 @JSON
-def evaluate(run: str, episodes: int, confidence: float, seed: int, as_json: bool) -> None:
+def evaluate(run: str, episodes: int, confidence: float, seed: int, cluster: str | None, as_json: bool) -> None:
     """Certify the policy of RUN, a folder written by `cmdpkit train`, on fresh episodes.
 
     Exit codes: 0 every limit is satisfied, 1 a limit is violated or undecided, 2 bad input.
     """
     from cmdpkit.report import episodes_report
 
-    proof, limits = judged(run, episodes, confidence, seed)
+    proof, limits = judged(run, episodes, confidence, seed, cluster)
     if as_json:
         click.echo(json.dumps(proof.to_dict(), indent=2))
     else:
@@ -121,7 +123,9 @@ def run_config(run: str) -> dict[str, Any]:
         raise ValueError(f"{about} is damaged: {error}") from error
 
 
-def judged(run: str, episodes: int, confidence: float, seed: int) -> tuple[Any, list[float]]:
+def judged(
+    run: str, episodes: int, confidence: float, seed: int, cluster: str | None = None
+) -> tuple[Any, list[float]]:
     """The certificate of the policy of a run on fresh episodes, and the limits."""
     need("gymnasium")
     import cmdpkit.envs  # noqa: F401
@@ -137,7 +141,9 @@ def judged(run: str, episodes: int, confidence: float, seed: int) -> tuple[Any, 
         )
     policy = NeuralPolicy.load(Path(run) / "policy.npz")
     settings = (limits, config["measure"], confidence, episodes)
-    return certify_on_episodes(env, policy, *settings, seed=seed, progress=True, **config["rest"]), limits
+    return certify_on_episodes(
+        env, policy, *settings, seed=seed, progress=True, cluster=cluster, **config["rest"]
+    ), limits
 
 
 PYTHON = "python: "

@@ -104,6 +104,16 @@ def in_order(
         yield from _on_workers(store, work, found, kept, shared, name, stop, ahead * store.processors)
 
 
+def elsewhere(work: Callable[[Any], Answer], what: Any, name: str) -> Answer:
+    """`work(what)`, done by one worker of the cluster that is used, or in this process."""
+    if not distributed():
+        return work(what)
+    import ray
+
+    answer: Answer = wait_for(ray.remote(max_retries=RETRIES)(work).remote(put(what)), name)
+    return answer
+
+
 def _on_workers(
     store: _Store,
     work: Callable[[Any, Any, Block], Answer],

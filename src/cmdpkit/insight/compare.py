@@ -97,9 +97,9 @@ def compare(
         >>> [(s.method, s.reached, s.status) for s in found.standings]
         [('pmd-pd', 1, 'proved'), ('npg-pd', 0, 'iteration limit')]
     """
-    numbers = _seeds(seeds)
+    numbers = seeds_of(seeds)
     _check_call(by, tol, confidence, iterate)
-    targets, entrants = _targets(models), _entrants(methods)
+    targets, entrants = _targets(models), entrants_of(methods)
     subjects = {target.name: target.make(numbers[0]) for target in targets}
     _check_subjects(targets, subjects, limits, by, sampling, iterate)
     _check_methods(entrants, subjects, by, sampling, options)
@@ -287,7 +287,7 @@ def _takes_a_seed(subject: Any) -> bool:
     return len([p for p in positional if p.default is p.empty]) == 1
 
 
-def _entrants(methods: Any) -> list[Entrant]:
+def entrants_of(methods: Any) -> list[Entrant]:
     if isinstance(methods, str) or not isinstance(methods, (Sequence, Mapping)):
         methods = [methods]
     labelled = methods.items() if isinstance(methods, Mapping) else [(None, each) for each in methods]
@@ -321,7 +321,7 @@ def _refuse_twice(names: Sequence[str], what: str) -> None:
 # -- checks ------------------------------------------------------------------------------------------------------------
 
 
-def _seeds(seeds: Any) -> list[int]:
+def seeds_of(seeds: Any) -> list[int]:
     if isinstance(seeds, Sequence) and not isinstance(seeds, str):
         found = [check_count(seed, "seeds", least=0) for seed in seeds]
         if not found or len(set(found)) < len(found):

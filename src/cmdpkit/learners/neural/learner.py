@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from cmdpkit.checks import Array, check_number
-from cmdpkit.envs.batch import as_batch
+from cmdpkit.envs.batch import spread
 from cmdpkit.learners.neural.critics import Critics, Moments
 from cmdpkit.learners.neural.distributions import Distribution, Gaussian, Softmax
 from cmdpkit.learners.neural.networks import Network
@@ -94,7 +94,7 @@ class NeuralLearner:
             constraints=tuple(AtMost(None, limit, name=f"cost {i}") for i, limit in enumerate(bounds, start=1)),
         )
         self.measure, self.seed, self.steps, self.gamma = measure, seed, settings.steps, settings.gamma
-        self.envs = as_batch(env, settings.num_envs)
+        self.envs = spread(env, settings.num_envs)
         self.actions = Actions.of(self.envs.single_action_space)
         width = _width(self.envs.single_observation_space)
         rng = np.random.default_rng([seed, 0])
@@ -131,7 +131,7 @@ class NeuralLearner:
     @property
     def environment_steps(self) -> int:
         """Environment steps used for learning."""
-        return self.iteration * self.steps * self.envs.num_envs
+        return int(self.iteration * self.steps * self.envs.num_envs)
 
     def fingerprint(self) -> str:
         """What tells this environment from others, as far as a few steps of it show."""
