@@ -63,6 +63,7 @@ bench: $(PEERS)  ## speed, as ratios against named peers in the same run, and do
 	$(BIN)/python benchmarks/acrobot.py
 	$(BIN)/python benchmarks/scale.py $(if $(QUICK),--quick,--write)
 	$(BIN)/python benchmarks/averages.py $(if $(QUICK),--quick,--write)
+	$(BIN)/python benchmarks/plain.py $(if $(QUICK),--quick,--write)
 
 mutants: $(STAMP)  ## break the package in some hundred ways, and tell which of them the tests notice (half an hour)
 	$(BIN)/python benchmarks/mutants.py

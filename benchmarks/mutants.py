@@ -264,6 +264,11 @@ MUTANTS: list[Mutant] = [
         "average_models::test_values_of_policies_lie_within_their_errors",
         ("error = rounding * size + terms * TINY", "error = 0.0 * size", "averages have no rounding errors"),
         ("* EPS + row_slack(cmdp)", "* EPS", "averages take rows to sum to one"),
+        (
+            "1.01 * np.maximum(high - value, value - low)",
+            "0.0 * np.maximum(high - value, value - low)",
+            "averages are exact",
+        ),
     ),
     *of(
         "evaluation/gains.py",
@@ -275,9 +280,44 @@ MUTANTS: list[Mutant] = [
         ("scale = np.maximum(ends, 0.0) / per_class", "scale = 1.0 / per_class", "all classes are equally likely"),
     ),
     *of(
+        "evaluation/average.py",
+        "average",
+        ("+= matrix[inside][:, outside].T @ visits", "+= 0.0", "what passes through transient states is lost"),
+        ("weights[k] * stationary(", "stationary(", "classes are not weighted by how often they are reached"),
+        ("closed[component[rows[leaves]]]", "closed[component[matrix.indices[leaves]]]", "closed classes are left"),
+        ("ahead = P[k, :k].sum() + leave[k]", "ahead = P[k, :k].sum() + 2.0 * leave[k]", "states are left twice"),
+    ),
+    *of(
+        "evaluation/bounds.py",
+        "average_models::test_bounds_are_valid_for_any_guess_and_weights",
+        (
+            "lowest = backup.lowest if everywhere(cmdp) else",
+            "lowest = 0.5 * (backup.lowest + backup.highest) if everywhere(cmdp) else",
+            "averages are bounded by the middle of Th - h",
+        ),
+    ),
+    *of(
+        "evaluation/gains.py",
+        "average_models::test_values_and_advantages_fit_together",
+        ("bias + (at_start - self.cmdp.initial @ bias)", "bias + at_start", "the start is worth more than its average"),
+    ),
+    *of(
+        "evaluation/evaluate.py",
+        "average_models::test_values_and_advantages_fit_together",
+        ("look_ahead(cmdp, values) - gain(cmdp, values)", "look_ahead(cmdp, values)", "advantages include the average"),
+    ),
+    *of(
+        "evaluation/stage_kernels.py",
+        "horizon::test_one_sweep_gives_policy_values_and_bound",
+        ("q = scale * cost[r] + discount * ahead", "q = cost[r] + discount * ahead", "stages weigh the same"),
+        ("= scale * costs[i, shift + arg]", "= costs[i, shift + arg]", "values of stages weigh the same"),
+        ("out[state, 3] += share * a3", "out[state, 3] += share * a2", "the fourth cost is the third"),
+    ),
+    *of(
         "exact/joined.py",
         "average_models::test_parts_that_limits_need_both_of",
         ("(1.0 - share) * occupancy + share * everywhere", "occupancy", "parts of a model are not joined"),
+        ("classes.size == 1 and inside >=", "classes.size == 1 or inside >=", "an occupancy elsewhere is the policy's"),
     ),
     *of(
         "exact/errors.py",
@@ -299,6 +339,23 @@ MUTANTS: list[Mutant] = [
             "a narrow range",
         ),
         ("table[some] = each[some]", "table[:] = each", "a limit on one stage counts all of them"),
+    ),
+    *of(
+        "learners/response.py",
+        "adaptive growing_sampled::test_predictions_are_those_of_the_exact_learner_on_the_empirical_model",
+        ("table - self._over(self._sum(self._pi * table))", "table", "the Fisher matrix is not centred"),
+    ),
+    *of(
+        "rules/growing_sampled.py",
+        "growing_sampled",
+        ("1.0 / max(view.noise(state.multipliers), 1e-300)", "np.inf", "noise does not hold the steps back"),
+        ("eta_dual=factor * state.eta_dual", "eta_dual=state.eta_dual", "the dual step does not grow"),
+    ),
+    *of(
+        "learners/sampled.py",
+        "growing_sampled",
+        ("pairs.sum(variance) / pairs.sum(np.ones(pairs.shape))", "pairs.sum(variance)", "variances are not averaged"),
+        ("np.append(1.0, multipliers) ** 2", "np.append(1.0, multipliers)", "prices are not squared in the noise"),
     ),
     *of(
         "learners/estimators.py",
@@ -478,8 +535,8 @@ MUTANTS: list[Mutant] = [
             "A random number u ≤ 1 − 2⁻⁵³ makes u·c < c in floating point, so that the guard is never needed.",
         ),
         (
-            "occupancy / np.where(seen, visits, 1.0), fallback)",
-            "occupancy / np.where(seen, visits, 1.0), 1.0 / occupancy.shape[1])",
+            "np.copyto(occupancy, fallback, where=~seen)",
+            "np.copyto(occupancy, 1.0 / occupancy.shape[1], where=~seen)",
             "unvisited states forget their policy",
         ),
         ("log_weights - pairs.over(pairs.max(log_weights))", "log_weights - 0.0", "large weights overflow"),
@@ -740,7 +797,7 @@ MUTANTS: list[Mutant] = [
             "self.farkas, self.farkas_margin = y, 2.0 * answer.bound",
             "the Farkas margin is overstated",
         ),
-        ("weights[j] * pairs.over(visits) * pi", "weights[j] * pi", "policies are mixed without their visits"),
+        ("+= weights[j] * visits", "+= weights[j]", "policies are mixed without their visits"),
         ("(high - target) / (high - low)", "(target - low) / (high - low)", "a policy goes away from its bound"),
         ("if mixture.excess > 1e-12:", "if mixture.excess > 1.0:", "a mixture outside the limits is an answer"),
     ),
@@ -884,7 +941,8 @@ MUTANTS: list[Mutant] = [
     *of(
         "rules/registry.py",
         "options driver::test_growing_steps_are_a_rule_like_any_other",
-        ("[m for m in _REGISTERED.get(name, []) if m.steps != steps]", "[]", "a variant replaces the others"),
+        ("if m.steps != steps or not", "if not", "a variant replaces the others"),
+        ("or not {*m.learners} & {*learners}]", "]", "a variant for one learner replaces that of another"),
         ("if learner in method.learners}", "}", "methods are offered to learners that cannot run them"),
     ),
     *of(
@@ -928,7 +986,6 @@ MUTANTS: list[Mutant] = [
             "-float(pairs.min(lagrangian).sum())",
             "the greedy gain forgets the visits",
         ),
-        ("table - self._pairs.over(mean)", "table", "the Fisher matrix is not centred"),
         ("max(1.0, float(np.abs(cmdp.costs[0]).max()))", "1.0", "large costs do not raise the cap"),
         (
             "fixed_anchor or self._anchor)",
@@ -962,7 +1019,11 @@ MUTANTS: list[Mutant] = [
             "(policy.pi * (log_pi - anchor))",
             "the divergence forgets α",
         ),
-        ("self.policy, self.values = policy, None", "self.policy = policy", "values of the old policy are kept"),
+        (
+            "self.policy, self.values, self.outlook = policy, None, None",
+            "self.policy, self.outlook = policy, None",
+            "values of the old policy are kept",
+        ),
         ('int(state["draws"]), int', "0, int", "a continued run draws the same numbers again"),
         ('"samples": meter.samples}', '"samples": 0}', "checkpoints forget what was drawn"),
     ),
@@ -990,8 +1051,8 @@ MUTANTS: list[Mutant] = [
         ("values[1:] -= model.offsets", "values[1:] += model.offsets", "pooled values forget the limits"),
         ("STARTS, self.meter.draws))", "STARTS))", "first states are drawn with the same numbers again"),
         (
-            "self.sums + quantities.reshape(len(quantities), count, pairs.size).sum(axis=1)",
-            "self.sums + quantities.reshape(len(quantities), pairs.size, count).sum(axis=2)",
+            "each = quantities.reshape(len(quantities), count, pairs.size)",
+            "each = quantities.reshape(len(quantities), pairs.size, count).swapaxes(1, 2)",
             "quantities are added to other pairs",
         ),
         ('"first": self.first, ', '"first": np.zeros_like(self.first), ', "checkpoints forget the first states"),

@@ -78,3 +78,14 @@ def test_averages_of_a_policy_and_of_a_mixture():
 def test_a_chain_that_lists_successors_twice():
     entries = ([0.5, 0.25, 0.25, 0.5, 0.5], [0, 1, 1, 0, 0], [0, 3, 5])
     np.testing.assert_allclose(long_run_distribution(sp.csr_array(entries), np.array([1.0, 0.0])), [2 / 3, 1 / 3])
+
+
+def test_a_certificate_knows_that_a_start_is_left_in_the_end():
+    """With probability 1e-20 a step: rounding makes the start a class of its own, the graph says that it is none."""
+    P = np.array([[[0.0, 1.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]])
+    limits = [ck.AtMost([[0.0, 1.0], [0.25, 0.25]], 2.0)]
+    cmdp = ck.CMDP(P, action_axis=1, cost=np.zeros((2, 2)), constraints=limits, average=True, initial=[0.5, 0.5])
+    policy = ck.TabularPolicy.from_log([[np.log(1e-20), 0.0], [0.0, 0.0]])
+    certificate = ck.certify(cmdp, policy)
+    assert certificate.constraint_values[0] == pytest.approx(0.25, abs=1e-12)
+    assert certificate.accuracy <= 1e-12

@@ -149,6 +149,11 @@ def test_bad_units_are_refused(units, error, message):
         (1.23456781, 1.23456789, -1.0, "1.23456"),
         (-2.5000001, -2.5, -1.0, "-2.5"),
         (0.0, 0.0, 1.0, "0"),
+        (-2e-16, 3.13971e-14, 1.0, "0"),
+        (-1e-12, -4.2e-10, -1.0, "-4.2e-10"),  # at least 0 is proved impossible
+        (-1e-17, 4.2e-10, 1.0, "0"),
+        (3.1e-14, 3.13971e-14, 1.0, "4e-14"),  # 0 is proved impossible
+        (-3.1e-14, -3.13971e-14, -1.0, "-4e-14"),
     ],
 )
 def test_printed_limits_are_not_tighter_than_attained_ones(proved, attained, sign, text):

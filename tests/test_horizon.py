@@ -16,8 +16,9 @@ import cmdpkit as ck
 from cmdpkit.certificates.checker import values_with_errors
 from cmdpkit.cli import cli
 from cmdpkit.evaluation.backup import advantages, induction
+from cmdpkit.evaluation.stages import ahead_of
 from cmdpkit.evaluation.system import PolicySystem
-from cmdpkit.exact.mdp import minimise
+from cmdpkit.exact.mdp import Oracle, minimise
 from cmdpkit.policy import lowered_policy
 
 SEEDS = 48
@@ -568,3 +569,46 @@ def test_criteria_can_be_exchanged():
             late.with_criterion(**other)
     with pytest.raises(ValueError, match="a long-run average has no horizon"):
         ck.CMDP(P, reward=kept, horizon=3, average=True, action_axis=1)
+
+
+@pytest.mark.parametrize("kind", ["the same costs", "other costs at every stage", "a limit on one stage"])
+@pytest.mark.parametrize("form", ["sparse", "compiled"])
+@pytest.mark.parametrize("limits", [1, 3])
+def test_one_sweep_gives_policy_values_and_bound(limits, form, kind, monkeypatch):
+    """The fused sweep against a dense solve of the policy it finds, whose Lagrangian no other policy undercuts."""
+    if form == "compiled":
+        monkeypatch.setattr("cmdpkit.evaluation.backup.COMPILED", 0)
+    rng, plain = np.random.default_rng(7), many_stages(states=12, horizon=9)
+    costs = rng.random((limits + 1, *((9,) if kind == "other costs at every stage" else ()), 12, 3))
+    stage = {"stage": 4} if kind == "a limit on one stage" else {}
+    rows = [ck.AtMost(c, 1.0, name=str(i), **(stage if i == 0 else {})) for i, c in enumerate(costs[1:])]
+    cmdp = ck.CMDP(plain.transitions, cost=costs[0], constraints=rows, horizon=9)
+    model, weights = cmdp.lowering.model, np.append(1.0, rng.random(limits))
+    oracle = Oracle(model)
+    found = oracle.minimise(weights)
+    whole, taken = model.transitions.tocsr().toarray(), model.pairs.rows(found.choice)
+    system = np.eye(model.states) - model.gamma * whole[taken]
+    assert np.allclose(oracle.state_values, np.linalg.solve(system, model.costs[:, taken].T), rtol=1e-12, atol=1e-13)
+    value = oracle.state_values @ weights
+    q = weights @ model.costs + model.gamma * whole @ value
+    assert (q >= value[model.pairs.state] - 1e-12).all()
+    least = float(model.initial @ value) - weights[1:] @ model.offsets
+    assert least - 1e-9 <= found.bound <= least
+    some = np.sort(rng.choice(model.pairs.count, 20))
+    values = rng.random((model.states, limits + 1))
+    assert np.allclose(ahead_of(model.transitions, some, values), whole[some] @ values, atol=1e-13)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_policies_of_long_horizons_randomise_once_per_limit(seed):
+    """Columns of the level method differ in many states; a vertex has as many randomised states as limits."""
+    rng = np.random.default_rng(seed)
+    P = rng.dirichlet(np.full(10, 0.2), (10, 3))
+    costs = rng.random((3, 10, 3))
+    cmdp = ck.CMDP(
+        P, reward=costs[0], constraints=[ck.AtMost(c, 0.45 * 30) for c in costs[1:]], horizon=30, action_axis=1
+    )
+    result = ck.solve(cmdp)
+    assert result.status is ck.Status.OPTIMAL
+    assert len(result.policy.randomised_states()) <= 2
+    assert result.objective == pytest.approx(ck.solve(cmdp, "lp").objective, abs=2e-6 * result.objective)

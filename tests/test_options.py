@@ -8,7 +8,7 @@ import pytest
 
 from cmdpkit import options
 from cmdpkit.options import option, revalidated, validated
-from cmdpkit.rules import CRPO, NPGPD, PMDPD, GrowingPMDPD
+from cmdpkit.rules import CRPO, NPGPD, PMDPD, GrowingPMDPD, SampledPMDPD
 from cmdpkit.rules.registry import Method, method_of, names, register, variants
 from cmdpkit.run.choice import choose
 from cmdpkit.settings import NeuralSettings, TabularSettings
@@ -79,7 +79,10 @@ def test_none_is_the_default_and_values_are_converted():
 
 
 def test_variants_live_side_by_side():
-    assert {method.steps: method.rule for method in variants("pmd-pd")} == {"growing": GrowingPMDPD, "fixed": PMDPD}
+    exact = [method for method in variants("pmd-pd") if "exact" in method.learners]
+    assert {method.steps: method.rule for method in exact} == {"growing": GrowingPMDPD, "fixed": PMDPD}
+    sampled = [method for method in variants("pmd-pd") if "sampled" in method.learners]
+    assert {method.steps: method.rule for method in sampled} == {"growing": SampledPMDPD, "fixed": PMDPD}
     assert method_of(NPGPD()).name == "npg-pd"
     assert method_of(Settings()) == Method("Settings", Settings)
     with pytest.raises(ValueError, match="no learner 'robot'"):

@@ -135,12 +135,17 @@ def test_every_transition_is_counted():
     simulator._step = lambda s, a, rng: seen.append(s.size) or inner(s, a, rng)
     sampling = ck.Sampling(rollouts=3, value_rollouts=11, horizon=4)
     learner_steps = 2
-    result = ck.solve(simulator, "pmd-pd", max_iterations=5, sampling=sampling, inner_steps=learner_steps)
+    fixed = {"steps": "fixed", "inner_steps": learner_steps}
+    result = ck.solve(simulator, "pmd-pd", max_iterations=5, sampling=sampling, **fixed)
     expected = 6 * 11 * 4 + 5 * learner_steps * 4 * 3 * 4
     certificates = result.certificate.samples + result.average_certificate.samples
     assert result.samples == expected == result.history["samples"][-1]
     assert sum(seen) == expected + certificates
     assert (np.diff(result.history["samples"]) == 11 * 4 + learner_steps * 4 * 3 * 4).all()
+    seen.clear()
+    result = ck.solve(simulator, max_iterations=5, sampling=sampling)
+    assert result.samples == 6 * (11 * 4 + 4 * 3 * 4) == result.history["samples"][-1]
+    assert sum(seen) == result.samples + result.certificate.samples + result.average_certificate.samples
     seen.clear()
     geometric = ck.solve(simulator, "crpo", max_iterations=5, sampling=ck.Sampling(rollouts=3, estimator="geometric"))
     assert sum(seen) == geometric.samples + geometric.certificate.samples + geometric.average_certificate.samples
@@ -283,7 +288,7 @@ def test_a_killed_run_continues_to_the_same_result(estimator, tmp_path):
     assert int(rest.split()[0]) > 1  # it did not start anew
     assert rest.splitlines()[-1] == whole.splitlines()[-1]
     one, two = (ck.MixturePolicy.load(f"{p}.mixture.npz") for p in (reference, path))
-    assert len(one) == len(two) == 25
+    assert len(one) == len(two) == 13  # the second half of 25 steps
     for mine, theirs in zip(one.policies, two.policies, strict=True):
         np.testing.assert_array_equal(mine.log_probabilities, theirs.log_probabilities)
 
@@ -310,7 +315,8 @@ def test_another_run_is_not_continued(tmp_path):
         ({"seed": 1}, "seed"),
         ({"method": "crpo"}, "method"),
         ({"sampling": ck.Sampling(rollouts=3)}, "sampling"),
-        ({"step": 0.5}, "options"),
+        ({"step": 0.5}, "rule"),
+        ({"inner_steps": 2}, "options"),
     ]
     for change, what in changes:
         with pytest.raises(ValueError, match=f"another run: its {what}"):

@@ -457,3 +457,11 @@ def test_taxi_does_not_remember():
     few = ck.Sampling(rollouts=1, value_rollouts=5, horizon=5, certificate_rollouts=2)
     runs = [ck.solve(taxi, sampling=few, max_iterations=2, step=0.5, seed=1, eta_dual=1.0) for _ in range(2)]
     np.testing.assert_array_equal(runs[0].policy.log_probabilities, runs[1].policy.log_probabilities)
+
+
+def test_gamma_one_is_refused_with_advice():
+    def stay(states, actions, rng):
+        return states, np.zeros((1, states.size))
+
+    with pytest.raises(ValueError, match="make the stage part of the state"):
+        ck.Simulator(stay, lambda n, rng: np.zeros(n, dtype=int), states=2, actions=1, gamma=1)

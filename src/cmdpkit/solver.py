@@ -104,8 +104,9 @@ def solve(
         callback: called after every iteration with a `Snapshot` (iteration, objective, violation, bound, multipliers,
             time, samples, constraint_values); the run stops when it returns True.
         sampling: learn from samples only, as is always the case for a `Simulator`. "auto" then means "pmd-pd".
-            `result.policy` is the last iterate and `result.average_policy` the mixture of all iterates, both with
-            certificates: exact for a `CMDP`, statistical for a `Simulator`. `tol` is not used.
+            `result.policy` is the last iterate and `result.average_policy` the mixture of all iterates (with growing
+            steps that of the second half, weighted by the steps), both with certificates: exact for a `CMDP`,
+            statistical for a `Simulator`. `tol` is not used.
         budget: maximum number of transitions drawn for learning.
         checkpoint: a file to which a first-order run writes its state. If the file holds a state of the same run, the
             run continues from it, to the same result bit for bit.

@@ -6,10 +6,11 @@ shared by threads where there are enough of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.sparse as sp
@@ -106,29 +107,57 @@ def induction(cmdp: CMDP, cost: Array, blocks: Sequence[int]) -> Any:
     return choice
 
 
-def induction_over_stages(cmdp: CMDP, cost: Array) -> Backup:
-    """The least values and the best choice of a model with stages, by one pass from the last stage to the first.
+class Induced(NamedTuple):
+    """What one pass over the stages of a horizon finds."""
 
-    The values are their own backup, as computed: rounding aside, nothing is left to gain.
-    """
+    backup: Backup  # the least values, which are their own backup as computed, and the best choice
+    state_values: Array  # (S, m + 1) of all costs under that choice
+
+
+def induction_over_stages(cmdp: CMDP, weights: Array) -> Induced:
+    """Minimise w·c of a model with stages by one pass from the last stage to the first, with V_0..V_m on the way."""
     staged: StagedTransitions = cmdp.transitions
-    own, compiled = staged.own, is_compiled(staged)
+    own, costs, weights = staged.own, cmdp.costs, np.asarray(weights, dtype=float)
     value, choice = np.zeros(cmdp.states), np.zeros(cmdp.states, dtype=np.int32)
-    value[staged.last_states], choice[staged.last_states] = _least(own, cost[staged.last_pairs])
-    if compiled:
-        from cmdpkit.evaluation import kernels
+    values, last = np.zeros((cmdp.states, weights.size)), staged.last_states
+    value[last], choice[last] = _least(own, weights @ costs[:, staged.last_pairs])
+    values[last] = costs[:, staged.last_pairs.start + own.rows(choice[last])].T
+    if is_compiled(staged):
+        from cmdpkit.evaluation.stage_kernels import induct
 
-        arrays = {key: parts(m) for key, m in staged.distinct.items()}
-    for stage in reversed(list(staged.stages())):
-        known, discount = value[stage.after], cmdp.gamma * stage.factor
-        if compiled:
-            found = value[stage.states], choice[stage.states]
-            model = own.heads, own.largest, *arrays[id(stage.matrix)]
-            kernels.bellman(*model, cost[stage.pairs], discount, known, 0.0, *found, 0, own.states)
-        else:
-            q = cost[stage.pairs] + discount * (stage.matrix @ known)
-            value[stage.states], choice[stage.states] = _least(own, q)
-    return Backup(value, choice, 0.0, 0.0, 0)
+        discounts, (table, scales) = cmdp.gamma * staged.factors, _stage_costs(cmdp)
+        for begin, end, matrix in reversed(staged.runs):
+            arrays = (own.heads, *parts(matrix), table, scales, weights, discounts)
+            induct(*arrays, value, values, choice, begin, end)
+    else:
+        for stage in reversed(list(staged.stages())):
+            now, discount = stage.states, cmdp.gamma * stage.factor
+            q = weights @ costs[:, stage.pairs] + discount * (stage.matrix @ value[stage.after])
+            value[now], choice[now] = _least(own, q)
+            rows = own.rows(choice[now])
+            values[now] = costs[:, stage.pairs.start + rows].T + discount * (stage.matrix[rows] @ values[stage.after])
+    return Induced(Backup(value, choice, 0.0, 0.0, 0), values)
+
+
+_STAGE_COSTS: WeakKeyDictionary[CMDP, tuple[Array, Array]] = WeakKeyDictionary()
+
+
+def _stage_costs(cmdp: CMDP) -> tuple[Array, Array]:
+    """Costs (m + 1, N) of the first stage and their multiples (T,) at every stage, if these are exactly all costs.
+
+    Then a sweep need not read T times as many numbers. Otherwise all costs, and ones.
+    """
+    if cmdp not in _STAGE_COSTS:
+        staged: StagedTransitions = cmdp.transitions
+        scales, count = staged.scales, staged.own.count
+        found = cmdp.costs, np.ones(staged.horizon)
+        if scales is not None:
+            first = np.ascontiguousarray(cmdp.costs[:, :count])
+            each = (cmdp.costs[:, t * count : (t + 1) * count] for t in range(staged.horizon))
+            if all(np.array_equal(first * scale, costs) for scale, costs in zip(scales.tolist(), each, strict=True)):
+                found = first, scales
+        _STAGE_COSTS[cmdp] = found
+    return _STAGE_COSTS[cmdp]
 
 
 def _least(pairs: Pairs, q: Array) -> tuple[Array, Any]:
@@ -159,7 +188,8 @@ def advantages(cmdp: CMDP, values: Array) -> Array:
         by_pair -= cmdp.pairs.over(values)
         return table
     table = padded(cost)
-    ahead(cmdp.transitions, cmdp.gamma, table, padded(values), table, minus=1.0, heads=cmdp.pairs.heads)
+    wide = padded(values)
+    looking_ahead(cmdp.transitions, cmdp.gamma, table, 1.0, cmdp.pairs.heads)(wide, wide, table)
     return table[:, : values.shape[1]]
 
 
@@ -173,7 +203,7 @@ def _advantages_over_stages(cmdp: CMDP, values: Array) -> Array:
         part, after, before = table[stage.pairs], wide[stage.after], wide[stage.states]
         discount = cmdp.gamma * stage.factor
         if compiled:
-            _ahead(stage.matrix, discount, part, after, before, part, 1.0, own.heads)
+            looking_ahead(stage.matrix, discount, part, 1.0, own.heads)(after, before, part)
         else:
             part += discount * (stage.matrix @ after)
             own.like(part)[...] -= own.over(before)
@@ -190,40 +220,42 @@ def gain(cmdp: CMDP, values: Array) -> Any:
 
 
 def padded(table: Array) -> Array:
-    """A C-ordered copy, with up to four columns padded to four, which is what the kernels like best."""
+    """A C-ordered copy, with two to four columns padded to four, which is what the kernels like best."""
     n = table.shape[1]
-    wide = np.zeros((table.shape[0], 4 if n <= 4 else n))
+    wide = np.zeros((table.shape[0], 4 if 1 < n <= 4 else n))
     wide[:, :n] = table
     return wide
 
 
-def ahead(
-    matrix: Any, gamma: float, cost: Array, values: Array, out: Array, minus: float = 0.0, heads: Any = None
-) -> tuple[Array, Array]:
-    """out = c + γ P V − minus · V for all columns (compiled), and the extremes of c + γ P V − V in each of them.
+Ahead = Callable[[Array, Array, Array], tuple[Array, Array]]
+"""Of the values V′ of the states that follow, V of the states, and the table to fill. Returns the extremes."""
+
+
+def looking_ahead(matrix: Any, gamma: float, cost: Array, minus: float = 0.0, heads: Any = None) -> Ahead:
+    """c + γ P V′ − minus · V for all columns (compiled), and the extremes of c + γ P V′ − V in each of them.
 
     `matrix` is the model's, with a row for every pair (those of a state begin at `heads`), or a chain's with one row
     for every state; tables are `padded`.
     """
-    return _ahead(matrix, gamma, cost, values, values, out, minus, heads)
-
-
-def _ahead(
-    matrix: Any, gamma: float, cost: Array, after: Array, values: Array, out: Array, minus: float, heads: Any
-) -> tuple[Array, Array]:
-    """The same with values `after` of the states that follow, which may be others than those of the states."""
     from cmdpkit.evaluation import kernels
 
-    kernel = kernels.ahead_four if values.shape[1] == 4 else kernels.ahead_many
-    arrays = (np.arange(len(values) + 1) if heads is None else heads, *parts(matrix))
+    columns, nnz = cost.shape[1], matrix.nnz
+    kernel = {1: kernels.ahead_one, 4: kernels.ahead_four}.get(columns, kernels.ahead_many)
+    states = matrix.shape[0] if heads is None else heads.size - 1
+    arrays = (np.arange(states + 1) if heads is None else heads, *parts(matrix), cost, gamma)
 
-    def block(first: int, last: int) -> tuple[Array, Array]:
-        low, high = np.empty(values.shape[1]), np.empty(values.shape[1])
-        kernel(*arrays, cost, gamma, after, values, minus, out, low, high, first, last)
-        return low, high
+    def look(after: Array, values: Array, out: Array) -> tuple[Array, Array]:
+        def block(first: int, last: int) -> tuple[Array, Array]:
+            low, high = np.empty(columns), np.empty(columns)
+            kernel(*arrays, after, values, minus, out, low, high, first, last)
+            return low, high
 
-    found = in_blocks(block, len(values), values.shape[1] * matrix.nnz)
-    return np.min([low for low, _ in found], axis=0), np.max([high for _, high in found], axis=0)
+        found = in_blocks(block, states, columns * nnz)
+        if len(found) == 1:
+            return found[0]
+        return np.min([low for low, _ in found], axis=0), np.max([high for _, high in found], axis=0)
+
+    return look
 
 
 def greedy(pairs: Pairs, table: Array, weights: Array, visits: Array, compiled: bool) -> tuple[Any, Array]:

@@ -48,7 +48,8 @@ def averages_with_errors(cmdp: CMDP, pi: PairTable, plan: Plan) -> tuple[Array, 
 
 
 def _around(value: Array, low: Array, high: Array) -> tuple[Array, Array]:
-    """A value, and its largest distance from what lies between `low` and `high`."""
+    """The value, or the nearest between `low` and `high`, and its largest distance from what lies between them."""
+    value = np.clip(value, low, high)  # a start that is left with probability 1e-20 looks like a class of its own
     return value, 1.01 * np.maximum(high - value, value - low) + 4.0 * EPS * np.abs(value)
 
 

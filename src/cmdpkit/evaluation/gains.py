@@ -147,9 +147,9 @@ class AverageSystem(PolicySystem):
 
     def _guess(self) -> Array:
         """A rough stationary distribution, to choose states that are visited often."""
-        visits = np.full(self.cmdp.states, 1.0 / self.cmdp.states)
+        visits, backward = np.full(self.cmdp.states, 1.0 / self.cmdp.states), self.chain.T
         for _ in range(FIRST_SWEEPS):
-            visits = 0.5 * (visits + self.chain.T @ visits)
+            visits = 0.5 * (visits + backward @ visits)
         return visits
 
     def _solvers(self, chain: Any) -> tuple[Solve, Solve]:

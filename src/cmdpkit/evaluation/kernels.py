@@ -2,7 +2,7 @@
 
 All matrices are CSR with unsigned indices, which compile to half the instructions of signed ones. Every kernel works
 only on the states `first` to `last`, whose pairs begin at `heads`: blocks of states can run in several threads, and the
-result for a state does not depend on the blocks. Tables with up to four columns are padded to four and kept in
+result for a state does not depend on the blocks. Tables with two to four columns are padded to four and kept in
 registers, which is two to three times as fast as a loop over the columns.
 """
 
@@ -51,12 +51,34 @@ def bellman(heads, most, indptr, indices, data, cost, gamma, value, noise, backu
 
 
 @njit(cache=True, nogil=True)
-def ahead_four(heads, indptr, indices, data, cost, gamma, after, values, minus, out, low, high, first, last):
+def ahead_one(heads, indptr, indices, data, cost, gamma, after, values, minus, out, low, high, first, last):
     # pragma: no cover
-    """new = c + γ P V′ in the rows of the states, for four columns; out = new − minus · V, extremes of new − V.
+    """new = c + γ P V′ in the rows of the states, for one column; out = new − minus · V, extremes of new − V.
 
     V′ are the values of the states that follow: V itself, or those of the next stage.
     """
+    lowest, highest = np.inf, -np.inf
+    row = heads[first]
+    k = uint64(indptr[row])
+    for s in range(first, last):
+        v = values[s, 0]
+        for _ in range(heads[s + 1] - row):
+            ahead = 0.0
+            end = uint64(indptr[row + 1])
+            while k < end:
+                ahead += data[k] * after[indices[k], 0]
+                k += ONE
+            new = cost[row, 0] + gamma * ahead
+            out[row, 0] = new - minus * v
+            lowest, highest = min(lowest, new - v), max(highest, new - v)
+            row += 1
+    low[0], high[0] = lowest, highest
+
+
+@njit(cache=True, nogil=True)
+def ahead_four(heads, indptr, indices, data, cost, gamma, after, values, minus, out, low, high, first, last):
+    # pragma: no cover
+    """The same for four columns."""
     l0 = l1 = l2 = l3 = np.inf
     h0 = h1 = h2 = h3 = -np.inf
     row = heads[first]
@@ -190,51 +212,6 @@ def flow(indptr, indices, data, visits, out):  # pragma: no cover
     for s in range(visits.size):
         x = visits[s]
         end = uint64(indptr[s + 1])
-        while k < end:
-            out[indices[k]] += data[k] * x
-            k += ONE
-
-
-@njit(cache=True, nogil=True)
-def ahead_taken(rows, states, shares, indptr, indices, data, after, out):  # pragma: no cover
-    """out(s) += share · Σ P V′ for some rows of the model, which belong to these states."""
-    n = after.shape[1]
-    ahead = np.empty(n)
-    for j in range(rows.size):
-        row, s, share = rows[j], states[j], shares[j]
-        k, end = uint64(indptr[row]), uint64(indptr[row + 1])
-        if n == 4:
-            a0 = a1 = a2 = a3 = 0.0
-            while k < end:
-                p, t = data[k], indices[k]
-                a0 += p * after[t, 0]
-                a1 += p * after[t, 1]
-                a2 += p * after[t, 2]
-                a3 += p * after[t, 3]
-                k += ONE
-            out[s, 0] += share * a0
-            out[s, 1] += share * a1
-            out[s, 2] += share * a2
-            out[s, 3] += share * a3
-            continue
-        for i in range(n):
-            ahead[i] = 0.0
-        while k < end:
-            p, t = data[k], indices[k]
-            for i in range(n):
-                ahead[i] += p * after[t, i]
-            k += ONE
-        for i in range(n):
-            out[s, i] += share * ahead[i]
-
-
-@njit(cache=True, nogil=True)
-def flow_taken(rows, visits, indptr, indices, data, out):  # pragma: no cover
-    """out = Σ P(·|row) x(row) over some rows of the model."""
-    for s in range(out.size):
-        out[s] = 0.0
-    for j in range(rows.size):
-        x, k, end = visits[j], uint64(indptr[rows[j]]), uint64(indptr[rows[j] + 1])
         while k < end:
             out[indices[k]] += data[k] * x
             k += ONE

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation.backup import ahead, padded, parts
+from cmdpkit.evaluation.backup import looking_ahead, padded, parts
 from cmdpkit.evaluation.patience import Hurry, breathe
 
 TRIAL = 30
@@ -58,8 +58,8 @@ def sweep_values(
 
 
 def _compiled(chain: Any, gamma: float, cost: Array, start: Array) -> tuple[Any, Array]:
-    wide = padded(cost)
-    return lambda values, out: ahead(chain, gamma, wide, values, out), padded(start)
+    look = looking_ahead(chain, gamma, padded(cost))
+    return lambda values, out: look(values, values, out), padded(start)
 
 
 def _plain(chain: Any, gamma: float, cost: Array, start: Array) -> tuple[Any, Array]:

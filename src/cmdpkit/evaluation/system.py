@@ -103,6 +103,15 @@ class PolicySystem:
         values = self._by_krylov().solve(policy_cost, guess, residual)
         return self._sweep(policy_cost, values, accuracy, MOST_SWEEPS).values.reshape(policy_cost.shape)
 
+    def glance(self, policy_cost: Array, accuracy: float) -> Array:
+        """Values by sweeps from 0, however near they come: after that the plan is known."""
+        if not self._may_sweep():
+            return self.state_values(policy_cost)
+        swept = self._sweep(policy_cost, None, accuracy, SWEEPS)
+        if not self._keep_sweeping(swept.reached):
+            self._decide()
+        return swept.values.reshape(policy_cost.shape)
+
     def _sweep(self, policy_cost: Array, guess: Array | None, accuracy: Array | float, most: float) -> Swept:
         gamma = self.cmdp.gamma
         cost, start = (

@@ -73,6 +73,7 @@ class Band:
         self.solves = 0
         self._sought = False  # the policy with the most room has been looked for
         self._mixtures: dict[Any, Upper] = {}
+        self._bases: dict[Any, Any] = {}  # of their linear programs, to continue from when columns have been added
 
     # -- what is known ------------------------------------------------------------------------------------------
 
@@ -103,7 +104,11 @@ class Band:
         allowed = 0.5 * self.tol * self.cmdp.fine_scales[1:] / scales[1:]
         allowed[self.axes] = -INSIDE
         for relaxation in (np.full(offsets.size, -INSIDE), allowed):
-            mixture = best_mixture(table[:, objective] / scales[objective], rows, relaxation)
+            key = (objective, offsets.tobytes(), relaxation.tobytes())
+            mixture = best_mixture(
+                table[:, objective] / scales[objective], rows, relaxation, basis=self._bases.get(key)
+            )
+            self._bases[key] = mixture.basis
             if not offsets.size or (rows @ mixture.weights - relaxation).max() <= 0.5 * INSIDE:
                 value = float(mixture.weights @ table[:, objective])
                 rounding = (len(table) + 4) * EPS * float(mixture.weights @ np.abs(table[:, objective]))

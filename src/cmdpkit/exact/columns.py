@@ -28,11 +28,12 @@ from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.errors import sum_errors
 from cmdpkit.exact.joined import stationary_policy
-from cmdpkit.exact.local import Blend, LocalDual, Outlook, Viewpoint, outlook
+from cmdpkit.exact.levels import LevelMethod
+from cmdpkit.exact.local import ACCURACY, Blend, LocalDual, Outlook, Viewpoint, outlook
 from cmdpkit.exact.master import Mixture, best_mixture, least_violation, row_scales
 from cmdpkit.exact.mdp import Minimum, Oracle, Stop, never
 from cmdpkit.exact.vertex import least_randomised
-from cmdpkit.model import CMDP
+from cmdpkit.model import CMDP, StagedTransitions
 from cmdpkit.policy import TabularPolicy
 
 PATIENCE = 2
@@ -75,6 +76,10 @@ FAR = 1e6
 SURE = 0.5
 """A search with a goal asks the oracle when a blend's Lagrangian is off its prediction by this part of the goal."""
 
+SHARP, NEARLY = 0.005, 0.3
+"""A search with a goal solves local problems to this part of what is left, or to this part of the goal: it starts near
+its end, where a better blend saves more than the passes cost (measured)."""
+
 NEAREST = 20
 """Columns that the local model of a search with a goal is bounded by: those with the smallest Lagrangian."""
 
@@ -84,6 +89,10 @@ the blend's actions are bad in states that it does not visit."""
 
 PROGRESS = 0.7
 """A Newton step that leaves more than this part of the distance between the bounds is no progress."""
+
+
+LEVEL_CALLS, LEVEL_CALLS_PER_LIMIT = 8, 6
+"""Oracle calls of the level method at most; about half as many are usual."""
 
 
 class Cut(NamedTuple):
@@ -138,6 +147,7 @@ class ColumnSearch:
         self._visits: Array | None = None
         self._view: Viewpoint | None = None  # the last blend
         self._kept: dict[int, Array] = {}  # state visits of columns that would have to be factorised again
+        self._basis: Any = None  # of the master, to continue from when columns have been added
         self._excess = np.inf  # by which the columns miss the limits at least, scaled
 
     # -- columns ------------------------------------------------------------------------------------------------
@@ -249,7 +259,10 @@ class ColumnSearch:
         self.stuck = not self.cmdp.num_rows
         yield self
         while not self.stuck or self._relax():
-            yield from self._newton()
+            if isinstance(self.cmdp.transitions, StagedTransitions) and not self.rigorous:
+                yield from self._levels()
+            if not self.stuck:
+                yield from self._newton()
             if self.mixture is None:
                 yield from self._seek_feasible()
                 # The master may miss by its own tolerance what the game has just shown; then there is no answer.
@@ -259,6 +272,20 @@ class ColumnSearch:
                     return
             if not self.stuck and not self._settled():
                 yield from self._kelley()
+
+    def _levels(self) -> Iterator[ColumnSearch]:
+        """Ask where the level method says, for a number of calls that is enough unless the model is an odd one."""
+        method = LevelMethod(self.multipliers / self.units)
+        for k in range(LEVEL_CALLS + LEVEL_CALLS_PER_LIMIT * self.cmdp.num_rows):
+            if self.mixture is None and k > 2 * self.cmdp.num_rows + LEVEL_CALLS:
+                return
+            cuts, best = np.array(self.values) / self.scales, self.bound / float(self.scales[0])
+            fresh = self.ask_bound(method.next(cuts, best, self.multipliers / self.units) * self.units)
+            self._price()
+            self.stuck = self.mixture is not None and self._settled()
+            yield self
+            if self.stuck or not fresh or self.stop():
+                return
 
     def _newton(self) -> Iterator[ColumnSearch]:
         """Ask where G is largest under the local model, while that brings the bounds together."""
@@ -374,14 +401,16 @@ class ColumnSearch:
             cuts = cuts[np.argsort(cuts[:, 0] + cuts[:, 1:] @ start)[:NEAREST]]
         cap = max(FIRST_CAP, 2.0 * float(start.max()))
         bound, upper = self.bound / self.scales[0], self.upper / self.scales[0]
-        enough = max(0.1 * self.goal / float(self.scales[0]), 1e-13)
-        return outlook(local, cuts, start, bound, upper, cap, margin, enough)
+        enough = max(NEARLY * self.goal / float(self.scales[0]), 1e-13)
+        share = SHARP if self.goal else ACCURACY
+        return outlook(local, cuts, start, bound, upper, cap, margin, enough, share)
 
     def _relax(self) -> bool:
         """Limits that are met only up to rounding may hide the answer: allow half of `tol` in each, once."""
         if self.tol == 0.0 or self.relaxation.any() or not self.cmdp.num_rows:
             return False
         self.relaxation = 0.5 * self.tol * self.cmdp.fine_scales[1:] / self.scales[1:]
+        self._basis = None
         self.stuck = not self.relaxation.any() or not self._price()  # costs that are zero leave nothing to allow
         return not self.stuck
 
@@ -403,8 +432,9 @@ class ColumnSearch:
     def _price(self) -> bool:
         """Solve the master; False when the columns found so far cannot meet the limits."""
         table = np.array(self.values).T / self.scales[:, None]
-        mixture = best_mixture(table[0], table[1:], self.relaxation, opposites=self.cmdp.opposites)
-        self._excess = mixture.excess
+        basis = self._basis if self.goal else None  # without a goal digits matter more: from the best column
+        mixture = best_mixture(table[0], table[1:], self.relaxation, basis=basis, opposites=self.cmdp.opposites)
+        self._basis, self._excess = mixture.basis, mixture.excess
         if mixture.excess > 1e-12:
             return False
         self.mixture = mixture._replace(prices=mixture.prices * self.units)
@@ -440,7 +470,7 @@ class ColumnSearch:
             if answer.bound > 0.0:
                 self.farkas, self.farkas_margin = np.eye(len(single))[i], answer.bound
                 return
-        self.relaxation = np.full(self.cmdp.num_rows, worst)
+        self.relaxation, self._basis = np.full(self.cmdp.num_rows, worst), None
 
     def _scaled_rows(self) -> Array:
         return np.array(self.values).T[1:] / self.scales[1:, None]
@@ -485,15 +515,19 @@ class ColumnSearch:
     def _occupancy(self, weights: Array) -> PairTable:
         """Visits to the pairs under a mixture of the columns."""
         pairs = self.cmdp.pairs
-        occupancy = np.zeros(pairs.shape)
+        occupancy = np.zeros(pairs.count)
         for j in np.flatnonzero(weights > 0.0):
-            pi = self.probabilities(self.columns[j])
-            visits = self._kept.get(int(j))
+            column, visits = self.columns[j], self._kept.get(int(j))
+            chosen = isinstance(column, np.ndarray)
+            played = {"choice": column} if chosen else {"probabilities": self.probabilities(column)}
             if visits is None:
-                system = policy_system(self.cmdp, pi, plan=self.plan)
+                system = policy_system(self.cmdp, **played, plan=self.plan)
                 visits = system.state_occupancy(accuracy=COLUMN_ACCURACY * self.tol)
-            occupancy += weights[j] * pairs.over(visits) * pi
-        return occupancy
+            if chosen:
+                occupancy[pairs.rows(column)] += weights[j] * visits
+            else:
+                occupancy += (weights[j] * pairs.over(visits) * played["probabilities"]).ravel()
+        return pairs.like(occupancy)
 
     def probabilities(self, column: Any) -> PairTable:
         """π(a|s) of a column."""

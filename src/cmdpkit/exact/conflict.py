@@ -87,10 +87,13 @@ def relaxation(cmdp: CMDP, index: int, tol: float = 1e-6, stop: Stop = never) ->
 def rounded_outwards(found: Relaxation, sign: float, digits: int = 6) -> str:
     """The attained limit with a few digits, looser rather than tighter, or the nearest number if it may do."""
     value = found.attained
-    if abs(value) <= 1e-12 and sign * found.proved <= 0.0:  # what is left of zero is rounding
+    if abs(value) <= 1e-8 and sign * found.proved <= 0.0:  # what is left of zero is rounding
         return "0"
+    if abs(value) <= 1e-12:  # zero is proved impossible, and further digits say nothing
+        digits = 1
     nearest = float(f"{value:.{digits}g}")
-    if abs(nearest - value) <= 1e-8 * max(1.0, abs(value)) and sign * nearest >= sign * found.proved:
+    close = abs(nearest - value) <= 1e-8 * max(1.0, abs(value)) and digits > 1
+    if close and sign * nearest >= sign * found.proved:
         return f"{nearest:.{digits}g}"
     if not math.isfinite(value):
         return f"{value:.{digits}g}"

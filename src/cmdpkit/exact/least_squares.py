@@ -6,6 +6,9 @@ import numpy as np
 
 from cmdpkit.checks import Array
 
+APART = 1e-6
+"""Two columns are told apart by hand if the square of their sine is larger than this."""
+
 
 def nonnegative_least_squares(matrix: Array, target: Array) -> Array:
     """min |matrix·x − target| over x ≥ 0 by the active sets of Lawson and Hanson.
@@ -24,7 +27,7 @@ def nonnegative_least_squares(matrix: Array, target: Array) -> Array:
         free[np.where(free, -np.inf, slopes).argmax()] = True
         while True:
             trial = np.zeros(x.size)
-            trial[free] = np.linalg.lstsq(matrix[:, free], target, rcond=None)[0]
+            trial[free] = _least_squares(matrix[:, free], target)
             negative = free & (trial <= 0.0)
             if not negative.any():
                 break
@@ -41,3 +44,19 @@ def nonnegative_least_squares(matrix: Array, target: Array) -> Array:
         seen.add(free.tobytes())
         slopes = matrix.T @ residual
     return x
+
+
+def _least_squares(matrix: Array, target: Array) -> Array:
+    """min |matrix·x − target|, by hand for one or two columns: most of the active sets have no more."""
+    count = matrix.shape[1]
+    if count <= 2:
+        first, last = matrix[:, 0], matrix[:, -1]
+        size = float(first @ first)
+        share = float(first @ last) / size if size > 0.0 else 1.0
+        rest = last - share * first
+        if count == 1 and size > 0.0:
+            return np.array([float(first @ target) / size])
+        if float(rest @ rest) > APART * float(last @ last):
+            second = float(rest @ target) / float(rest @ rest)
+            return np.array([float(first @ target) / size - share * second, second])
+    return np.asarray(np.linalg.lstsq(matrix, target, rcond=None)[0])

@@ -113,6 +113,7 @@ def outlook(
     cap: float,
     margin: float,
     enough: float = 1e-13,
+    share: float = ACCURACY,
 ) -> Outlook:
     """Maximise min(local dual, known cuts) over prices in [0, cap] by a level method.
 
@@ -123,7 +124,8 @@ def outlook(
         bound, upper: bounds on the optimum; the distance says how exact the answer must be.
         cap: largest price.
         margin: distance that the blend keeps from the limits, because the prediction will miss.
-        enough: the answer need not be more exact than this.
+        enough: the answer need not be more exact than this, or than
+        share: this part of the distance of the bounds.
     """
     best, center, prices = -np.inf, start, start
     nothing, basis = np.zeros(len(start)), None
@@ -139,7 +141,7 @@ def outlook(
         model = best_mixture(cuts[:, 0], cuts[:, 1:].T, nothing, cap, basis)
         basis = model.basis
         left = upper - bound if np.isfinite(upper) else max(abs(model.value - bound), ROUGH)
-        accuracy = max(ACCURACY * left, enough)
+        accuracy = max(share * left, enough)
         closing = model.value - best <= accuracy
         level = best + LEVEL * (model.value - best)
         between = None if closing else level_point(center, cuts[:, 0], cuts[:, 1:].T, level, cap)

@@ -104,9 +104,9 @@ class Oracle:
         It starts from the policy that is greedy for `guess` (S, m + 1), the values of any policy, if there is one.
         """
         cmdp = self.cmdp
-        cost = weights @ cmdp.costs
         if isinstance(cmdp.transitions, StagedTransitions):
-            return self._over_stages(weights, cost)
+            return self._over_stages(weights)
+        cost = weights @ cmdp.costs
         blocks = cmdp.blocks
         if blocks is not None:
             self.choice = induction(cmdp, cost, blocks)
@@ -147,11 +147,10 @@ class Oracle:
             evaluations += 1
         return self._minimum(bound, evaluations)
 
-    def _over_stages(self, weights: Array, cost: Array) -> Minimum:
-        """Backward induction, whose values are their own backup: they give the policy and the bound in one pass."""
-        backup = induction_over_stages(self.cmdp, cost)
-        self.choice = backup.choice
-        self._evaluate(weights, 0.0)
+    def _over_stages(self, weights: Array) -> Minimum:
+        """Backward induction: policy, values and bound in one pass."""
+        backup, self.state_values = induction_over_stages(self.cmdp, weights)
+        self.choice, self.system, self.plan.method = backup.choice, None, "stages"
         return self._minimum(bound_from_backup(self.cmdp, weights, backup.values, backup), 1)
 
     def _minimum(self, bound: float, evaluations: int) -> Minimum:

@@ -23,6 +23,7 @@ import numpy as np
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import gain
 from cmdpkit.evaluation.gains import policy_system
+from cmdpkit.evaluation.stages import ahead_of
 from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.model import CMDP, StagedTransitions
 from cmdpkit.policy import TabularPolicy
@@ -31,7 +32,8 @@ DIRECT_STATES = 40
 """Up to this many randomised states are treated exactly where right-hand sides are cheap, that is, after an LU."""
 
 SPARE = 1
-"""Elsewhere so many more states than limits are, and the others are rounded first."""
+"""Elsewhere so many more states than limits are, and the others are rounded first. Over the stages of a horizon, where
+right-hand sides are not dear either, more are treated exactly where that has failed."""
 
 ROUGH = 1e-4
 """States are rounded with advantages that are exact to this part of the costs: it is of second order anyway."""
@@ -65,18 +67,28 @@ def least_randomised(
     seen = visits > NEVER * visits.sum()
     rounded = _settle(cmdp, pi, np.flatnonzero(~seen))
     if _randomised(cmdp, pi).size > m:
-        system, target = _system(cmdp, pi, plan), None
-        at_most = DIRECT_STATES if plan.has_factors else m + SPARE
-        if _randomised(cmdp, pi).size > at_most:
-            target = visits @ pairs.expect(pairs.like(pi), cmdp.costs[1:]) - cmdp.offsets
-            guess = _values(system, pi, np.maximum(accuracy, ROUGH * cmdp.cost_sizes), guess)
-            _round_most(cmdp, pi, visits, guess, at_most)
-            system = _system(cmdp, pi, plan)
-        if not _walk_to_vertex(system, pi, accuracy, guess, target):
-            return None
-    elif not rounded:
+        system = _system(cmdp, pi, plan)  # which settles the plan
+        rooms = [DIRECT_STATES] if plan.has_factors else [m + SPARE]
+        if plan.method == "stages":
+            rooms.append(max(DIRECT_STATES, 3 * m))
+        found = (_rounded(system, pi, visits, accuracy, guess, at_most) for at_most in rooms)
+        return next((TabularPolicy.over(pairs, pairs.like(new)) for new in found if new is not None), None)
+    if not rounded:
         return None
     return TabularPolicy.over(pairs, pairs.like(pi))
+
+
+def _rounded(
+    system: PolicySystem, pi: Array, visits: Array, accuracy: Array, guess: Array | None, at_most: int
+) -> Array | None:
+    """π at a vertex, treated exactly in at most so many states; None if rounding the others missed by too much."""
+    cmdp, pairs, pi, target = system.cmdp, system.cmdp.pairs, pi.copy(), None
+    if _randomised(cmdp, pi).size > at_most:
+        target = visits @ pairs.expect(pairs.like(pi), cmdp.costs[1:]) - cmdp.offsets
+        guess = _values(system, pi, np.maximum(accuracy, ROUGH * cmdp.cost_sizes), guess)
+        _round_most(cmdp, pi, visits, guess, at_most)
+        system = _system(cmdp, pi, system.plan)
+    return pi if _walk_to_vertex(system, pi, accuracy, guess, target) else None
 
 
 def _settle(cmdp: CMDP, pi: Array, states: Any) -> bool:
@@ -92,7 +104,9 @@ def _settle(cmdp: CMDP, pi: Array, states: Any) -> bool:
 
 
 def _randomised(cmdp: CMDP, pi: Array) -> Any:
-    return np.flatnonzero(cmdp.pairs.sum(cmdp.pairs.like((pi > 0.0).astype(np.int32))) > 1)
+    """The states with more than one action that is played."""
+    states = cmdp.pairs.of(np.flatnonzero(pi > 0.0))[0]
+    return np.unique(states[1:][states[1:] == states[:-1]])
 
 
 def _support(cmdp: CMDP, pi: Array, states: Any) -> tuple[Any, Any]:
@@ -106,7 +120,7 @@ def _support(cmdp: CMDP, pi: Array, states: Any) -> tuple[Any, Any]:
 def _after(cmdp: CMDP, rows: Any, values: Array) -> Array:
     """γ Σ_s' P(s'|s, a) v(s') of some pairs."""
     if isinstance(cmdp.transitions, StagedTransitions):
-        return cmdp.gamma * cmdp.transitions.ahead_of(rows, values)
+        return cmdp.gamma * ahead_of(cmdp.transitions, rows, values)
     return np.asarray(cmdp.gamma * (cmdp.transitions[rows] @ values))
 
 
@@ -141,7 +155,7 @@ def _round_most(cmdp: CMDP, pi: Array, visits: Array, values: Array, at_most: in
     advantages *= visits[states][block][:, None]
     advantages /= np.maximum(np.abs(advantages).max(axis=0), 1e-300)
     begins = np.searchsorted(block, np.arange(states.size + 1))
-    _round_between_two(pi, rows, begins, advantages, cmdp.num_constraints)
+    _round_between_two(pi, rows, begins, advantages, cmdp.num_constraints, at_most)
     active: list[int] = []
     for state in range(states.size):
         if not 0.0 < pi[rows[begins[state]]] < 1.0:  # settled
@@ -157,31 +171,30 @@ def _round_most(cmdp: CMDP, pi: Array, visits: Array, values: Array, at_most: in
         active = [j for j in active if (pi[rows[begins[j] : begins[j + 1]]] > 0.0).sum() > 1]
 
 
-def _round_between_two(pi: Array, rows: Any, begins: Any, advantages: Array, m: int) -> None:
-    """The same for the states that take two actions, which are most: at most m of them stay randomised.
+def _round_between_two(pi: Array, rows: Any, begins: Any, advantages: Array, m: int, at_most: int) -> None:
+    """The same for the states that take two actions, which are most.
 
     With p the probability of the first action, values change by (A(first) − A(second)) dp: among m + 1 states there is
-    a direction in which no limited value changes, and it is followed until a state is settled.
+    a direction in which no limited value changes, and it is followed until a state is settled. Groups of m + 1 states
+    are treated at once.
     """
     two = np.flatnonzero(np.diff(begins) == 2)
-    if not m or two.size <= m:
+    if not m or two.size <= at_most:
         return
     first, second = rows[begins[two]], rows[begins[two] + 1]
     effect, p = advantages[begins[two]] - advantages[begins[two] + 1], pi[first].copy()
-    active: list[int] = []
-    for j in range(two.size):
-        active.append(j)
-        if len(active) <= m:
-            continue
-        direction = np.linalg.svd(effect[active, 1:].T)[2][-1]
-        if effect[active, 0] @ direction > 0.0:
-            direction = -direction
-        now = p[active]
+    active = np.argsort(np.abs(effect).max(axis=1))  # those with the largest effect stay, and can be corrected
+    while active.size > at_most:
+        groups = active[: active.size // (m + 1) * (m + 1)].reshape(-1, m + 1)
+        direction = np.linalg.svd(effect[groups, 1:].transpose(0, 2, 1))[2][:, -1]
+        direction[(effect[groups, 0] * direction).sum(axis=1) > 0.0] *= -1.0
+        now, each = p[groups], np.arange(len(groups))
         room = np.where(direction > 0.0, 1.0 - now, now) / np.maximum(np.abs(direction), 1e-300)
-        moved = np.clip(now + room.min() * direction, 0.0, 1.0)
-        moved[room.argmin()] = float(direction[room.argmin()] > 0.0)
-        p[active] = moved
-        active = [k for k in active if 0.0 < p[k] < 1.0]
+        nearest = room.argmin(axis=1)
+        moved = np.clip(now + room[each, nearest, None] * direction, 0.0, 1.0)
+        moved[each, nearest] = direction[each, nearest] > 0.0
+        p[groups] = moved
+        active = active[(p[active] > 0.0) & (p[active] < 1.0)]
     pi[first], pi[second] = p, 1.0 - p
 
 

@@ -23,7 +23,7 @@ def surface(
     try:
         with until(stop):
             values = wanted if wanted is not None else _box(cmdp, band, axes, points)
-            for near in (True, False):  # as along a line: most points are met by mixtures of their neighbours
+            for near in (True, False, False):  # as along a line: most points are met by mixtures of their neighbours
                 for offsets in _grid(cmdp, axes, values):
                     if not stop():
                         band.improve(offsets, 1.0, near)

@@ -124,10 +124,11 @@ class Line:
     def visit(self, positions: Array, stop: Callable[[], bool]) -> None:
         """From the loosest to the tightest limit: each search starts where the last one ended.
 
-        The first time, a policy near each limit is enough; most limits are then met by mixtures of neighbours.
+        The first time, a policy near each limit is enough; most limits are then met by mixtures of neighbours. The
+        third time is for searches that ended with their bounds slightly too far apart.
         """
         self.positions = np.sort(positions)
-        for near in (True, False):
+        for near in (True, False, False):
             for x in self.positions[::-1]:
                 if stop():
                     return

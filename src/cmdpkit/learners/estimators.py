@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -60,12 +60,22 @@ class RolloutPlan(Protocol):
     def action_rollouts(self, weights: Array, divergence: float, inner_steps: int) -> tuple[int, int | None]: ...
 
 
+class Outlook(NamedTuple):
+    """What samples tell of a policy, and of the steps from it, in the internal sign convention."""
+
+    values: Array  # (m + 1,) V_0..V_m, limits subtracted
+    visits: Array  # (S,) discounted visits
+    q: Array  # (N, m + 1) Q_0..Q_m
+    variances: Array  # (N, m + 1) of their errors
+
+
 class Estimator(Protocol):
     """Values of a policy in the internal sign convention: V_0..V_m, and Q of a mix of costs plus a cost per state."""
 
     meter: Meter
 
     def values(self, policy: TabularPolicy) -> Array: ...
+    def outlook(self, policy: TabularPolicy) -> Outlook: ...
     def action_values(self, policy: TabularPolicy, weights: Array, divergence: Array, inner_steps: int) -> Array: ...
 
 
@@ -78,8 +88,11 @@ class Rollouts:
     def values(self, policy: TabularPolicy) -> Array:
         rollouts, horizon = self.plan.value_rollouts()
         # V̂_i = (1/M_V) Σ_j Σ_l γ^l c_i(s_l, a_l)
-        mean = self._returns(policy, rollouts, horizon, starts=1).means[0]
-        values: Array = self.simulator.units * mean
+        return self._limited(self._returns(policy, rollouts, horizon, starts=1).means[0], horizon)
+
+    def _limited(self, means: Array, horizon: int | None) -> Array:
+        """Mean sums of the quantities in the internal sign convention, with the limits subtracted."""
+        values: Array = self.simulator.units * means
         # The paper spreads the limit over the steps, c_i − (1 − γ) limit_i: over N steps that gives limit_i (1 − γ^N).
         # Where all is over after N steps, as on a horizon, they are all that is limited.
         horizon = None if horizon == self.simulator.ends_within else horizon
@@ -96,12 +109,33 @@ class Rollouts:
         means = self._returns(policy, rollouts, horizon, starts, weights=mix, state_cost=divergence).means
         return means.reshape(simulator.pairs.shape)
 
+    def outlook(self, policy: TabularPolicy) -> Outlook:
+        """Every Q̂_i from the same rollouts, and V̂_i with the visits from others."""
+        simulator, zero = self.simulator, np.zeros(self.simulator.states)
+        (count, horizon), length = self.plan.value_rollouts(), self._length(self.plan.value_rollouts()[1])
+        parts, sums, visits = self.meter.parts(count, length, VISITS), np.zeros(simulator.num_rows + 1), zero
+        for means, seen, transitions in in_order(
+            _visit, parts, simulator, (policy.pi, horizon), name=_name, stop=self.meter.breathe
+        ):
+            sums, visits = sums + means, visits + seen
+            self.meter.samples += transitions
+        each = np.diag(simulator.units)
+        rollouts, horizon = self.plan.action_rollouts(each[0], 0.0, 1)
+        found = self._returns(policy, rollouts, horizon, simulator.pairs.count, weights=each, state_cost=zero)
+        if rollouts > 1:
+            variances = np.maximum(found.squares / rollouts - found.means**2, 0.0) / (rollouts - 1)
+        else:  # a single rollout does not tell its error: take what differs between the pairs
+            variances = np.broadcast_to(found.means.var(axis=0), found.means.shape)
+        return Outlook(self._limited(sums / count, horizon), visits / count, found.means, variances)
+
+    def _length(self, horizon: int | None) -> float:
+        return 1.0 / (1.0 - self.simulator.gamma) if horizon is None else horizon
+
     def _returns(
         self, policy: TabularPolicy, rollouts: int, horizon: int | None, starts: int, **mixing: Array
     ) -> Returns:
-        length = 1.0 / (1.0 - self.simulator.gamma) if horizon is None else horizon
         total: Returns | None = None
-        parts = self.meter.parts(rollouts, starts * length, self.simulator.block)
+        parts = self.meter.parts(rollouts, starts * self._length(horizon), self.simulator.block)
         shared = (policy.pi, horizon, mixing)
         for part in in_order(_roll, parts, self.simulator, shared, name=_name, stop=self.meter.breathe):
             total = part if total is None else total + part
@@ -121,15 +155,21 @@ def _roll(simulator: Simulator, shared: tuple[Array, int | None, dict[str, Array
     return simulator.returns(pi, horizon, count, seed, pairs="weights" in mixing, **mixing)
 
 
-def _step(simulator: Simulator, _: None, part: Part) -> tuple[Any, Array]:
-    """One transition from every pair, `count` times: how often each led where, and the sums of its quantities."""
+def _visit(simulator: Simulator, shared: tuple[Array, int | None], part: Part) -> tuple[Array, Array, int]:
+    (pi, horizon), (count, seed) = shared, part
+    return simulator.visits(pi, horizon, count, seed)
+
+
+def _step(simulator: Simulator, _: None, part: Part) -> tuple[Any, Array, Array]:
+    """One transition from every pair, `count` times: how often each led where, sums and squares of its quantities."""
     count, seed = part
     pairs = np.arange(simulator.pairs.count)
     rows = np.tile(pairs, count)
     states, actions = simulator.pairs.of(rows)
     following, quantities = simulator.step(states, actions, np.random.default_rng(stream(seed)))
     counts = sp.csr_array((np.ones(rows.size), (rows, following)), shape=(pairs.size, simulator.states))
-    return counts, quantities.reshape(len(quantities), count, pairs.size).sum(axis=1)
+    each = quantities.reshape(len(quantities), count, pairs.size)
+    return counts, each.sum(axis=1), (each**2).sum(axis=1)
 
 
 def _name(part: Part) -> str:
@@ -139,6 +179,9 @@ def _name(part: Part) -> str:
 
 STEPS = 1e6
 """Transitions that are drawn for the empirical model at once."""
+
+VISITS = 2e5
+"""Transitions of rollouts that count visits, advanced together."""
 
 
 class Pooled:
@@ -153,17 +196,40 @@ class Pooled:
         pairs = simulator.pairs.count
         self.counts: Any = sp.csr_array((pairs, simulator.states))
         self.sums = np.zeros((simulator.num_rows + 1, pairs))
+        self.squares = np.zeros((simulator.num_rows + 1, pairs))
         self.first = np.zeros(simulator.states)
         self.drawn = 0  # transitions from each pair
 
     def values(self, policy: TabularPolicy) -> Array:
         if not self.drawn:
             self._draw()
+        self._begin()
+        model = self.model()
+        visits = PolicySystem(model, policy.pi).state_occupancy()
+        return self._values(model, policy, visits)
+
+    def outlook(self, policy: TabularPolicy) -> Outlook:
+        """The local model of the policy in the empirical model, with the errors of one-step estimates."""
+        self._draw()
+        self._begin()
+        model, pi = self.model(), policy.pi
+        system = PolicySystem(model, pi)
+        visits, values = system.state_occupancy(), system.solve(model.pairs.expect(pi, model.costs))
+        q = model.costs.T + look_ahead(model, values)
+        # Var(c + γ V(s′)) of one transition from the pair, with cost and successor taken as independent
+        means = model.transitions @ values
+        ahead = np.maximum(model.transitions @ values**2 - means**2, 0.0)
+        costs = np.maximum(self.squares / self.drawn - (self.sums / self.drawn) ** 2, 0.0)
+        one = self.simulator.units[:, None] ** 2 * costs + model.gamma**2 * ahead.T
+        return Outlook(self._values(model, policy, visits), visits, q, one.T / self.drawn)
+
+    def _begin(self) -> None:
+        """Draw more initial states."""
         rng = np.random.default_rng(stream((self.meter.seed, STARTS, self.meter.draws)))
         seen = np.bincount(self.simulator.start(self.starts, rng), minlength=self.simulator.states)
         self.first = self.first + seen  # a new array: `state()` has returned the old one
-        model = self.model()
-        visits = PolicySystem(model, policy.pi).state_occupancy()
+
+    def _values(self, model: CMDP, policy: TabularPolicy, visits: Array) -> Array:
         values: Array = model.costs @ (model.pairs.over(visits) * policy.pi).ravel()
         values[1:] -= model.offsets
         return values
@@ -180,8 +246,8 @@ class Pooled:
         pairs = self.simulator.pairs.count
         parts = self.meter.parts(self.rollouts, pairs, STEPS)
         answers = in_order(_step, parts, self.simulator, name=_name, stop=self.meter.breathe)
-        for (count, _), (counts, sums) in zip(parts, answers, strict=True):
-            self.counts, self.sums = self.counts + counts, self.sums + sums
+        for (count, _), (counts, sums, squares) in zip(parts, answers, strict=True):
+            self.counts, self.sums, self.squares = self.counts + counts, self.sums + sums, self.squares + squares
             self.drawn += count
             self.meter.samples += count * pairs
 
@@ -205,9 +271,10 @@ class Pooled:
 
     def state(self) -> dict[str, Any]:
         parts = {"data": self.counts.data, "indices": self.counts.indices, "indptr": self.counts.indptr}
-        return parts | {"sums": self.sums, "first": self.first, "drawn": np.array(self.drawn)}
+        return parts | {"sums": self.sums, "squares": self.squares, "first": self.first, "drawn": np.array(self.drawn)}
 
     def restore(self, state: dict[str, Any]) -> None:
         parts = (state["data"], state["indices"], state["indptr"])
         self.counts = sp.csr_array(parts, shape=self.counts.shape)
-        self.sums, self.first, self.drawn = state["sums"], state["first"], int(state["drawn"])
+        self.sums, self.squares = state["sums"], state["squares"]
+        self.first, self.drawn = state["first"], int(state["drawn"])

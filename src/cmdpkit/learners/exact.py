@@ -14,13 +14,14 @@ from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.evaluation.patience import breathe
 from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.slater import slater_margin
+from cmdpkit.learners.response import MirrorResponse, by_action
 from cmdpkit.learners.tabular import above_floor, reference_span, within_radius
-from cmdpkit.model import CMDP, Pairs
+from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.rules.base import View, Weights
 
-BACKUPS = 200
-"""At most, before a mirror step: as many as an evaluation or two take (measured: docs/decisions.md)."""
+BACKUPS, TURN = 200, 10
+"""At most, before a mirror step, and after how many of them their rate is judged (measured: docs/decisions.md)."""
 
 
 class ExactLearner:
@@ -149,9 +150,12 @@ class ExactLearner:
     def _backed_up(
         self, cost: PairTable, anchor: PairTable, step: float, values: StateArray, allowed: float
     ) -> tuple[PairTable, StateArray]:
-        """Direction and values after soft Bellman backups, which contract to the proximal step for these weights."""
-        pairs, best, least = self.cmdp.pairs, values, np.inf
-        for _ in range(BACKUPS):
+        """Direction and values after soft Bellman backups, which contract to the proximal step for these weights.
+
+        Where they have become slow, as in states that are hardly left, the evaluation of the next policy does more.
+        """
+        pairs, best, least, before = self.cmdp.pairs, values, np.inf, np.inf
+        for n in range(1, BACKUPS + 1):
             breathe()
             logits = anchor - step * (cost + pairs.like(look_ahead(self.cmdp, values)))
             top = pairs.max(logits)
@@ -162,6 +166,11 @@ class ExactLearner:
                 best, least = values, error
             if error <= allowed:
                 break
+            if n % TURN == 0:
+                rate = min(1.0, error / before)
+                if rate ** ((BACKUPS - n) / TURN) > 0.5:  # those that are left would not halve the error
+                    break
+                before = error
             values = values - level / step
         direction = cost + pairs.like(look_ahead(self.cmdp, best)) + (self.policy.log_pi - anchor) / step
         return direction, best
@@ -174,6 +183,10 @@ class ExactLearner:
             self._values = self._system.state_values(policy_costs, self._values, accuracy)
             self._values_are_current = True
         return self._values
+
+    def known_values(self) -> Array | None:
+        """The same, if they are known."""
+        return self._values if self._values_are_current else None
 
     def advantages(self) -> Array:
         """A_i(s, a) = Q_i(s, a) − V_i(s) of all costs i = 0..m, as (N, m + 1)."""
@@ -241,12 +254,14 @@ class ExactView(View):
         return np.asarray(self._log_pi - self.learner.anchor_advantages())
 
     @cached_property
-    def _logits(self) -> dict[tuple[float, bool], PairTable]:
-        return {}  # log π − step · A_0 of the last step requested
+    def _logits(self) -> dict[tuple[float, bool], Array]:
+        return {}  # log π − step · A_0 of the last step requested, as `by_action`
 
     @cached_property
     def _scaled(self) -> Array:
-        return np.asarray(self._advantages[:, 1:] * self.units)
+        assert self.learner is not None
+        tables = [by_action(self.learner.cmdp.pairs.like(column)) for column in self._advantages[:, 1:].T]
+        return np.stack([unit * table for unit, table in zip(self.units, tables, strict=True)])
 
     @cached_property
     def _scaled_values(self) -> ConstraintArray:
@@ -257,7 +272,7 @@ class ExactView(View):
         if key not in self._logits:
             self._logits.clear()
             start = self._from_anchor if keep_anchor else self._log_pi
-            self._logits[key] = start - step * self._advantages[:, 0].reshape(start.shape)
+            self._logits[key] = by_action(start - step * self._advantages[:, 0].reshape(start.shape))
         assert self.learner is not None
         local = (self._logits[key], self._scaled, self._scaled_values, self.learner.state_visits)
         return MirrorResponse(self.learner.cmdp.pairs, *local, prices, step)
@@ -290,48 +305,6 @@ class ExactView(View):
         xi = slater_margin(cmdp)
         largest = max(1.0, float(np.abs(cmdp.costs[0]).max()))
         return 2.0 * largest / (cmdp.step_weight * xi) if xi > 0.0 else float(np.inf)
-
-
-class MirrorResponse:
-    """The policy π_u ∝ π exp(−step (A_0 + Σ u_i A_i)) under the local model. See `Response`."""
-
-    def __init__(
-        self,
-        pairs: Pairs,
-        logits: PairTable,
-        scaled: Array,  # (N, m)
-        values: ConstraintArray,
-        visits: StateArray,
-        prices: ConstraintArray,
-        step: float,
-    ) -> None:
-        self._pairs, self._advantages, self._values, self._visits = pairs, scaled, values, visits
-        moved = logits - step * (scaled @ prices).reshape(logits.shape)
-        top = pairs.max(moved)
-        pi = np.exp(moved - pairs.over(top))
-        total = pairs.sum(pi)
-        pi /= pairs.over(total)
-        self.policy: PairTable = pi
-        self.soft_minimum = float(-visits @ (top + np.log(total)) / step)
-
-    @cached_property
-    def _means(self) -> tuple[Array, Array]:
-        """The advantages as (S, A, m) or (N, m), and their means under the policy as (S, m)."""
-        table = self._pairs.like(self._advantages)
-        if self._pairs.is_full:
-            return table, np.einsum("sa,sai->si", self.policy, table)
-        return table, self._pairs.sum(self.policy[:, None] * table)
-
-    @property
-    def values(self) -> ConstraintArray:
-        return np.asarray(self._values + self._visits @ self._means[1])
-
-    @property
-    def gram(self) -> Array:
-        table, mean = self._means
-        centred = (table - self._pairs.over(mean)).reshape(-1, table.shape[-1])
-        occupancy = (self._pairs.over(self._visits) * self.policy).reshape(-1, 1)
-        return np.asarray(centred.T @ (occupancy * centred))
 
 
 def _within_rounding(one: PairTable, other: PairTable) -> bool:

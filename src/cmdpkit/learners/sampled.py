@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from cmdpkit.checks import Array
-from cmdpkit.learners.estimators import Pooled, Rollouts
-from cmdpkit.learners.tabular import within_radius
+from cmdpkit.checks import Array, ConstraintArray
+from cmdpkit.learners.estimators import Outlook, Pooled, Rollouts
+from cmdpkit.learners.response import MirrorResponse, by_action
+from cmdpkit.learners.tabular import above_floor, within_radius
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.rules.base import View, Weights
 
 ESTIMATOR = "estimator_"
 """Prefix of the estimator's entries in the learner's state."""
+
+OUTLOOK = "outlook_"
+"""Prefix of the entries of the estimates for predictions."""
 
 
 class SampledLearner:
@@ -24,6 +30,7 @@ class SampledLearner:
         policy: π_0, without zero probabilities.
         step, inner_steps, alpha: as for `ExactLearner`.
         scales: (m + 1,) how much one step can change each cost; None if unknown.
+        predicts: estimate all Q_i in every look, for rules that predict the response to a step.
     """
 
     def __init__(
@@ -34,12 +41,15 @@ class SampledLearner:
         inner_steps: int = 1,
         alpha: float | None = None,
         scales: Array | None = None,
+        predicts: bool = False,
     ) -> None:
         self.estimator = estimator
         self.policy = self._anchor = policy
         self.step, self.inner_steps, self.alpha = step, inner_steps, alpha
         self.scales = scales
+        self.predicts = predicts
         self.values: Array | None = None  # V̂_0..V̂_m of the current policy, once estimated
+        self.outlook: Outlook | None = None  # with all Q̂_i, if it predicts
 
     @property
     def samples(self) -> int:
@@ -47,16 +57,24 @@ class SampledLearner:
         return self.estimator.meter.samples
 
     def look(self) -> View:
+        gamma = self.estimator.simulator.gamma
+        if self.predicts:
+            self.outlook = self.outlook or self.estimator.outlook(self.policy)
+            values = self.outlook.values
+            return SampledView(float(values[0]), values[1:], self.scales, gamma, self.policy, self.outlook)
         if self.values is None:
             self.values = self.estimator.values(self.policy)
-        return View(float(self.values[0]), self.values[1:], self.scales, self.estimator.simulator.gamma)
+        return View(float(self.values[0]), self.values[1:], self.scales, gamma)
 
     def improve(self, weights: Weights) -> int:
         """t_k steps of regularised natural gradient on c̃, each with a fresh estimate of Q̃ (Algorithm 2).
 
+        Where all Q_i of the current policy have been estimated for a prediction, the first step uses these.
         A radius is enforced in every state, because visits are not known. The accuracy of estimates depends on the
         samples alone, whatever `weights.accuracy` is.
         """
+        if self.predicts:
+            self.policy = above_floor(self.policy)
         if weights.anchor == "return":
             self.policy = self._anchor
         elif weights.anchor is None:
@@ -67,16 +85,20 @@ class SampledLearner:
         step = self.step if weights.step is None else weights.step
         alpha = (1.0 / step if step else 0.0) if self.alpha is None else self.alpha
         policy = self.policy
-        for _ in range(steps):
+        for t in range(steps):
             log_pi, pairs = policy.log_pi, policy.pairs
             to_anchor = alpha * (log_pi - anchor)
             # α KL(π || π_k) per state, from the policies alone
             divergence = pairs.sum(policy.pi * to_anchor)
-            q = self.estimator.action_values(policy, mix, divergence, steps)
+            if t == 0 and self.outlook is not None and not divergence.any():
+                q = pairs.like(self.outlook.q @ mix)
+            else:
+                q = self.estimator.action_values(policy, mix, divergence, steps)
             # log π' = (1 − step·α) log π − step · (Q̂ + α log(1/π_k)) − log Z: the terms in α are combined
             moved = TabularPolicy.softmax(pairs, log_pi - step * (q + to_anchor))
             policy = moved if weights.radius is None else within_radius(policy, moved, weights.radius)
-        self.policy, self.values = policy, None
+        if steps:
+            self.policy, self.values, self.outlook = policy, None, None
         return steps
 
     def state(self) -> dict[str, Any]:
@@ -84,6 +106,8 @@ class SampledLearner:
         counters = {"draws": meter.draws, "samples": meter.samples}
         estimator = {f"{ESTIMATOR}{name}": value for name, value in self.estimator.state().items()}
         values = {} if self.values is None else {"values": self.values}
+        if self.outlook is not None:
+            values = {f"{OUTLOOK}{name}": value for name, value in self.outlook._asdict().items()}
         policies = {"log_probabilities": self.policy.log_pi, "anchor": self._anchor.log_pi}
         return {**policies, **values, **counters, **estimator}
 
@@ -95,3 +119,44 @@ class SampledLearner:
         pairs = self.estimator.simulator.pairs
         self.policy, self.values = TabularPolicy.stored(pairs, state["log_probabilities"]), state.get("values")
         self._anchor = TabularPolicy.stored(pairs, state["anchor"])
+        known = {n.removeprefix(OUTLOOK): value for n, value in state.items() if n.startswith(OUTLOOK)}
+        self.outlook = Outlook(**known) if known else None
+
+
+@dataclass(frozen=True)
+class SampledView(View):
+    """The view of a policy whose action values are all estimated."""
+
+    policy: TabularPolicy | None = None
+    outlook: Outlook | None = None
+
+    @cached_property
+    def _local(self) -> tuple[TabularPolicy, Outlook, Array]:
+        """The policy, what is known of it, and the advantages (N, m + 1)."""
+        assert self.policy is not None
+        assert self.outlook is not None
+        policy, pairs = above_floor(self.policy), self.policy.pairs
+        q = pairs.like(self.outlook.q)
+        weights = policy.pi[..., None]
+        return policy, self.outlook, (q - pairs.over(pairs.sum(weights * q))).reshape(-1, q.shape[-1])
+
+    @cached_property
+    def _scaled(self) -> Array:
+        policy, _, table = self._local
+        return np.stack([by_action(policy.pairs.like(column)) for column in (table[:, 1:] * self.units).T])
+
+    def response(self, prices: ConstraintArray, step: float, keep_anchor: bool = False) -> MirrorResponse:
+        if keep_anchor:
+            raise NotImplementedError("a prediction from samples starts from the current policy")
+        policy, outlook, table = self._local
+        logits = by_action(policy.log_pi - step * policy.pairs.like(table[:, 0]))
+        values = np.asarray(self.units * self.values)
+        return MirrorResponse(policy.pairs, logits, self._scaled, values, outlook.visits, prices, step)
+
+    def noise(self, multipliers: ConstraintArray) -> float:
+        policy, outlook, _ = self._local
+        pairs = policy.pairs
+        # Σ_s x(s) mean_a Var(Q_0 + Σ λ_i Q_i), with the errors of different costs taken as independent
+        variance = pairs.like(outlook.variances @ np.append(1.0, multipliers) ** 2)
+        mean = pairs.sum(variance) / pairs.sum(np.ones(pairs.shape))
+        return float(np.sqrt(outlook.visits @ mean / outlook.visits.sum()))

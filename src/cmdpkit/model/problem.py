@@ -187,9 +187,10 @@ class Problem:
     def fine_scales(self) -> CostArray:
         """(rows + 1,) what `tol` is relative to in solvers: as the user's definition, but no coarser than the costs.
 
-        Costs of size 1e-6 would otherwise be solved only to the absolute accuracy `tol`.
+        Costs of size 1e-6 would otherwise be solved only to the absolute accuracy `tol`. Constant costs have no size.
         """
-        return np.minimum(1.0, self.spans).clip(min=np.append(0.0, np.abs(self.limits)))
+        sizes = np.where(self.spans > 0.0, np.minimum(1.0, self.spans), 1.0)
+        return sizes.clip(min=np.append(0.0, np.abs(self.limits)))
 
     def proof_scale(self, objective: float) -> float:
         """What `tol` is relative to in the gap of a policy with the given objective."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,9 +49,18 @@ class StagedTransitions:
         factors: (T − 1,) by which they are multiplied.
         own: the pairs of a single stage.
         whole: nothing goes to the end before the last stage, even if rows sum to less than one.
+        scales: (T,) by which costs that are the same at every stage are multiplied, if that is known.
     """
 
-    def __init__(self, matrices: tuple[Any, ...], factors: Array, own: Pairs, whole: bool = False) -> None:
+    def __init__(
+        self,
+        matrices: tuple[Any, ...],
+        factors: Array,
+        own: Pairs,
+        whole: bool = False,
+        scales: Array | None = None,
+    ) -> None:
+        self.scales = None if scales is None else refreeze(scales)
         self.matrices, self.factors, self.own, self.whole = matrices, refreeze(factors), own, whole
         self.horizon = len(matrices) + 1
         self.pairs = staged_pairs(own, self.horizon)
@@ -65,6 +75,16 @@ class StagedTransitions:
     def distinct(self) -> dict[int, Any]:
         """Every matrix once, by its id."""
         return {id(m): m for m in self.matrices}
+
+    @cached_property
+    def runs(self) -> list[tuple[int, int, Any]]:
+        """(first, last + 1, matrix) of consecutive stages with the same matrix."""
+        found, first = [], 0
+        for _, group in groupby(self.matrices, key=id):
+            same = list(group)
+            found.append((first, first + len(same), same[0]))
+            first += len(same)
+        return found
 
     @cached_property
     def nnz(self) -> int:
@@ -121,6 +141,15 @@ class StagedTransitions:
             ahead[some] = self.factors[t] * moved + np.multiply.outer(rest, values[self.end])
         return ahead
 
+    def rest(self, rows: Any) -> Array:
+        """What goes to the end from some of the pairs, in ascending order."""
+        rest, count = np.ones(rows.size), self.own.count
+        for first, last, matrix in self.runs:
+            some = slice(*np.searchsorted(rows, [first * count, last * count]))
+            stage, own = np.divmod(rows[some], count)
+            rest[some] = np.maximum(1.0 - self.factors[stage] * self._sums[id(matrix)][own], 0.0)
+        return rest
+
     def tocsr(self) -> Any:
         """All of it as one matrix, T times as large."""
         parts = [stage.factor * sp.csr_array(stage.matrix) for stage in self.stages()]
@@ -146,8 +175,9 @@ class StagedTransitions:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Copies are frozen like the original."""
-        for name in ("matrices", "factors"):
-            refreeze(state[name])
+        for name in ("matrices", "factors", "scales"):
+            if state[name] is not None:
+                refreeze(state[name])
         self.__dict__.update({name: value for name, value in state.items() if name != "_sums"})  # its keys are ids
 
 
@@ -215,7 +245,7 @@ def over_stages(transitions: Any, pairs: Pairs, initial: StateArray, gamma: floa
     start = np.zeros(horizon * pairs.states + 1)
     start[: pairs.states] = initial
     sizes = np.append(np.repeat(w / w[0], pairs.states), 0.0)
-    staged = StagedTransitions(matrices, factors, pairs)
+    staged = StagedTransitions(matrices, factors, pairs, scales=1.0 / sizes[: -1 : pairs.states])
     return Scaled(staged, staged.pairs, start, beta, sizes, pairs.count, horizon)
 
 

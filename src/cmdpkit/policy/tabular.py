@@ -49,8 +49,8 @@ class TabularPolicy:
     def _set(self, pairs: Pairs, table: PairTable) -> None:
         table = normalise(pairs, table)
         self.pairs = pairs
-        with np.errstate(divide="ignore"):
-            self.log_pi: PairTable = freeze(np.log(table))
+        log_pi = np.full(table.shape, -np.inf)
+        self.log_pi: PairTable = freeze(np.log(table, out=log_pi, where=table > 0.0))
         self._pi: PairTable | None = freeze(table)
 
     @classmethod
@@ -86,7 +86,9 @@ class TabularPolicy:
         occupancy = np.maximum(occupancy, 0.0)  # unvisited pairs may come out of a linear solve as −1e-18
         visits = pairs.over(pairs.sum(occupancy))
         seen = visits > 0.0
-        return cls.over(pairs, np.where(seen, occupancy / np.where(seen, visits, 1.0), fallback))
+        occupancy /= np.where(seen, visits, 1.0)
+        np.copyto(occupancy, fallback, where=~seen)
+        return cls.over(pairs, occupancy)
 
     @classmethod
     def uniform(cls, states: int, actions: int) -> TabularPolicy:

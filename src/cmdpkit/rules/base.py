@@ -112,6 +112,10 @@ class View:
         """Discounted KL divergence of the current policy from the anchor of the last step."""
         raise NotImplementedError(f"{type(self).__name__} cannot tell how far the last step went")
 
+    def noise(self, multipliers: ConstraintArray) -> float:
+        """Standard error of the estimated Q_0 + Σ λ_i Q_i, averaged over visited states and available actions."""
+        raise NotImplementedError(f"{type(self).__name__} does not know the errors of its estimates")
+
     def greedy_gain(self, multipliers: ConstraintArray) -> float:
         """Decrease of the Lagrangian by a greedy step, under the local model; 0 at the optimum."""
         raise NotImplementedError(f"{type(self).__name__} cannot predict the gain of a greedy step")

@@ -36,6 +36,9 @@ GROWTH = 3.0
 LARGEST_STEP = 1e10
 """In units of (1 − γ) / span(c_0): beyond, rounding in the advantages would move probabilities."""
 
+LARGEST_DUAL_STEP = 1e16
+"""In units of the first dual step. A limit that is all but met with prices far too high needs more than the policy."""
+
 ARRIVED = 1e-10
 """At this distance from the optimum, relative to the largest value, steps need not grow any more."""
 
@@ -121,9 +124,12 @@ class GrowingPMDPD:
         total = state.total + state.step
         average = state.average + state.step / total * (state.multipliers - state.average)
         state = state._replace(rejected=0, total=total, average=average)
-        largest = unit * max(1.0, LARGEST_STEP * (1.0 - view.gamma))
-        grows = state.step < largest and distance > ARRIVED * view.known_scales[0] / (1.0 - view.gamma)
-        return _scaled(state, self.growth) if grows else state
+        if distance <= ARRIVED * view.known_scales[0] / (1.0 - view.gamma):
+            return state
+        if state.step < unit * max(1.0, LARGEST_STEP * (1.0 - view.gamma)):
+            return _scaled(state, self.growth)
+        grows = (state.eta_dual < LARGEST_DUAL_STEP * view.dual_step(1.0)).all()
+        return state._replace(eta_dual=self.growth * state.eta_dual) if grows else state
 
 
 def errors(state: State, view: View) -> tuple[float, float]:

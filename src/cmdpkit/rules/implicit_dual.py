@@ -19,17 +19,39 @@ the matrix (step · G + 1/η′)⁻¹.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.exact.least_squares import nonnegative_least_squares
-from cmdpkit.rules.base import View
+from cmdpkit.rules.base import Response, View
 
 ROUNDING = 1e-12
 """Added to the Hessian, relative to its diagonal: in the limit it has no more rank than randomised states."""
 
-NEWTON_STEPS = 100
-"""At most; four to ten are usual, more with many constraints that cannot be met together."""
+NEWTON_STEPS, LINE_SEARCH = 100, 30
+"""At most; three to six Newton steps are usual, and one or two points on the way of each."""
+
+FLAT, EXTENSION = 0.25, 4.0
+"""Where this part of the slope is left after a Newton step, one so much longer is tried."""
+
+EPSILON = 1e-15
+"""Relative rounding error of Ψ."""
+
+
+class Point(NamedTuple):
+    """Ψ at the scaled prices u, up to a constant."""
+
+    u: Array
+    response: Response
+    value: float
+    slope: Array
+    rounding: float  # what the value may be off by
+
+
+Tangent = tuple[float, float, float]
+"""Where on a line, and value and slope there."""
 
 
 class ImplicitDual:
@@ -51,47 +73,85 @@ class ImplicitDual:
     def maximise(self) -> tuple[Array, Array]:
         """λ⁺, and the values V̂(λ⁺) that are predicted for it.
 
-        Newton's method, safeguarded as by Levenberg and Marquardt, with w ≥ 0 kept by a small quadratic program.
+        Newton's method with a line search, and w ≥ 0 kept by a small quadratic program.
         """
-        u, damping = self.start, 0.0
-        response = self.view.response(u, self.step, self.keep_anchor)
-        value = self._value(u, response.soft_minimum)
-        slope, hessian = self._slopes(u, response.values, response.gram)
+        here: Point | None = self._at(self.start)
         negligible = 1e-12 * np.abs(self.values).max()
         for _ in range(NEWTON_STEPS):
-            if np.where(u > 0.0, np.abs(slope), slope).max() <= negligible:
+            if here is None or np.where(here.u > 0.0, np.abs(here.slope), here.slope).max() <= negligible:
                 break
-            new = _maximum_of_quadratic(u, slope, hessian + (damping + ROUNDING) * np.diag(np.diag(hessian)))
-            move = new - u
-            promised = slope @ move - 0.5 * move @ hessian @ move
-            response = self.view.response(new, self.step, self.keep_anchor)
-            new_value = self._value(new, response.soft_minimum)
-            if new_value - value >= 1e-4 * promised - 1e-14 * abs(value):
-                if new_value - value >= 0.5 * promised:
-                    damping = 0.1 * damping if damping > 1e-6 else 0.0
-                u, value = new, new_value
-                slope, hessian = self._slopes(u, response.values, response.gram)
-                if np.abs(move).max() <= 1e-14 * max(1.0, u.max()):
-                    break
+            last, hessian = here, self._hessian(here.response.gram)
+            aim = _maximum_of_quadratic(here.u, here.slope, hessian + ROUNDING * np.diag(np.diag(hessian)))
+            here = self._along(here, aim - here.u)
+        last = here or last
+        return np.asarray(last.u * self.units), np.asarray(last.response.values / self.units)
+
+    def _at(self, u: Array) -> Point:
+        """Ψ, up to a constant, and its slope."""
+        response = self.view.response(u, self.step, self.keep_anchor)
+        terms = (float(u @ self.values), response.soft_minimum, -0.5 * float(self.stiffness @ (u - self.start) ** 2))
+        return Point(u, response, sum(terms), self._slope(u, response.values), EPSILON * max(map(abs, terms)))
+
+    def _slope(self, u: Array, predicted: Array) -> Array:
+        """∇Ψ = V(π_w) − (w − λ)/η′, with V as predicted."""
+        return np.asarray(predicted - self.stiffness * (u - self.start))
+
+    def _hessian(self, gram: Array) -> Array:
+        """−∇²Ψ = step · G + 1/η′."""
+        return self.step * gram + np.diag(self.stiffness)
+
+    def _along(self, here: Point, move: Array) -> Point | None:
+        """A better point on the way from `here` to `here + move` or beyond; None if only rounding is left.
+
+        With large steps Ψ is nearly made of planes, and the quadratic model may be off by orders of magnitude. But the
+        two tangents at points on either side of the maximum meet close to it, and above all that can be gained.
+        """
+        rise = float(here.slope @ move)
+        if np.abs(move).max() <= 1e-14 * max(1.0, here.u.max()):
+            return None
+        t, longest = 1.0, float(np.min(-here.u[move < 0.0] / move[move < 0.0], initial=np.inf))
+        low, high, best = (0.0, here.value, rise), None, here
+        for _ in range(LINE_SEARCH):
+            there = self._at(np.maximum(here.u + t * move, 0.0))
+            slope = float(there.slope @ move)
+            if rise * t <= here.rounding:  # values tell nothing any more, slopes do
+                return there if abs(slope) <= 0.5 * rise else None
+            if there.value > best.value:
+                best = there
+            if slope > 0.0:
+                low = (t, there.value, slope)
             else:
-                damping = max(10.0 * damping, 1e-3)
-        return np.asarray(u * self.units), np.asarray(response.values / self.units)
+                high = (t, there.value, slope)
+            if high is None:
+                if slope <= FLAT * rise or t >= longest:
+                    return there
+                t = min(EXTENSION * t, longest)
+                continue
+            meet = _meet(low, high)
+            if best.value - here.value >= 0.5 * (low[1] + low[2] * (meet - low[0]) - here.value) - here.rounding:
+                break
+            t = meet
+        return best if best is not here else None
 
-    def _value(self, u: Array, soft_minimum: float) -> float:
-        """Ψ, up to a constant."""
-        return float(u @ self.values + soft_minimum - 0.5 * self.stiffness @ (u - self.start) ** 2)
 
-    def _slopes(self, u: Array, predicted: Array, gram: Array) -> tuple[Array, Array]:
-        """∇Ψ = V(π_w) − (w − λ)/η′, with V as predicted, and −∇²Ψ = step · G + 1/η′."""
-        slope = predicted - self.stiffness * (u - self.start)
-        return slope, self.step * gram + np.diag(self.stiffness)
+def _meet(low: Tangent, high: Tangent) -> float:
+    """Where two tangents of a concave function meet, the first rising and the second falling."""
+    (left, value, slope), (right, other, fall) = low, high
+    meet = left + (other - value - fall * (right - left)) / (slope - fall)
+    return meet if left < meet < right else 0.5 * (left + right)
 
 
 def _maximum_of_quadratic(u: Array, slope: Array, hessian: Array) -> Array:
-    """argmax over u⁺ ≥ 0 of slope·(u⁺ − u) − ½ (u⁺ − u)ᵀ hessian (u⁺ − u), as non-negative least squares."""
-    free = u + np.linalg.solve(hessian, slope)
-    if free.min() >= 0.0:
-        return np.asarray(free)
+    """argmax over u⁺ ≥ 0 of slope·(u⁺ − u) − ½ (u⁺ − u)ᵀ hessian (u⁺ − u).
+
+    Prices that are 0 and should fall stay 0, in most cases; otherwise it is non-negative least squares.
+    """
+    free = (u > 0.0) | (slope > 0.0)
+    move = np.zeros(u.size)
+    move[free] = np.linalg.solve(hessian[np.ix_(free, free)], slope[free])
+    new, left = u + move, slope - hessian @ move
+    if new.min() >= 0.0 and left[~free].max(initial=0.0) <= 0.0:
+        return np.asarray(new)
     sizes = np.sqrt(np.diag(hessian))
     root = np.asarray(np.linalg.cholesky(hessian / np.outer(sizes, sizes)).T, dtype=float)
     target = np.linalg.solve(root.T, (hessian @ u + slope) / sizes)

@@ -67,7 +67,7 @@ def register(
 
     def add(rule: AnyRule) -> AnyRule:
         entry = Method(name, rule, steps, learners, constrained, multipliers, scale, presets)
-        others = [m for m in _REGISTERED.get(name, []) if m.steps != steps]
+        others = [m for m in _REGISTERED.get(name, []) if m.steps != steps or not {*m.learners} & {*learners}]
         _REGISTERED[name] = [*others, entry]
         return rule
 

@@ -38,13 +38,11 @@ from cmdpkit.run.outcome import Outcome
 from cmdpkit.run.recorder import ExactRecorder
 from cmdpkit.run.start import Start
 from cmdpkit.run.status import Status
+from cmdpkit.run.unlimited import SMALL, TO_THE_END, solve_without_limits
 from cmdpkit.settings import TabularSettings
 
 NEIGHBOURHOOD = 3
 """Macro steps of PMD-PD that `auto` takes before the exact finish (measured: docs/decisions.md)."""
-
-SMALL, TO_THE_END = 200, 1e-10
-"""Up to this many states PMD-PD comes first, and the columns go on to this relative gap, which costs hardly more."""
 
 LARGE = 20_000
 """Up to this many state-action pairs an LP is asked where the columns end without a proof."""
@@ -61,6 +59,8 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget, start:
 
     With a `start` the columns of an earlier result are the neighbourhood.
     """
+    if start is None and (alone := solve_without_limits(cmdp, tol, budget)) is not None:
+        return alone
     search = ColumnSearch(cmdp, tol, budget.exhausted)
     rows: list[tuple[Any, ...]] = []
     policy, certificate = None, None

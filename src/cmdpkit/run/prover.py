@@ -13,7 +13,7 @@ from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.certificates.checker import certificate_of, refutation
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.patience import Stopped, until
-from cmdpkit.exact.mdp import Stop, minimise, never
+from cmdpkit.exact.mdp import Oracle, Stop, never
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.primal_dual import Iterate
@@ -68,8 +68,10 @@ class Prover:
             return None
         self.next_check = k + max(10, k // 10)
         near = [(policy, values[0]) for policy, values in self._policies() if self._feasible(values[1:])]
+        # A bound that some policy shows to be lower than this proves nothing
+        least = [objective - self.tol * self.cmdp.proof_scale(objective) for _, objective in near]
         for lam in self._candidates() if near else []:
-            self._ask(lam)
+            self._ask(lam, hopeless=min(least))
             for policy, objective in near:
                 certificate = self._certificate(policy(), objective)
                 if self._proved(certificate):
@@ -108,13 +110,20 @@ class Prover:
         last, *mean = self.recorder.candidate_multipliers() or [self.multipliers]
         return [*closest, last, *(self.average or mean)]
 
-    def _ask(self, lam: Array, stop: Stop | None = None) -> None:
-        """Ask for G(λ), and keep the best."""
-        lam, choice = self.cmdp.netted(lam), self.cmdp.pairs.argmin(-self.recorder.policy.log_pi)
-        bound = minimise(self.cmdp, np.append(1.0, lam), choice, stop or self.stop).bound
+    def _ask(self, lam: Array, stop: Stop | None = None, hopeless: float = -np.inf) -> None:
+        """Ask for G(λ), and keep the best; G(λ) < `hopeless` is of no use."""
+        lam = self.cmdp.netted(lam)
+        bound = self._minimise(np.append(1.0, lam), stop or self.stop, hopeless)
         self.asked.append((bound, lam))
         if bound > self.bound:
             self.bound, self.multipliers = bound, lam
+
+    def _minimise(self, weights: Array, stop: Stop, hopeless: float) -> float:
+        """A bound on L_w from below; the oracle starts from what is greedy for the values of the last policy."""
+        learner = self.recorder.learner
+        oracle = Oracle(self.cmdp, stop, self.cmdp.pairs.argmin(-self.recorder.policy.log_pi))
+        guess = learner.known_values() if learner.policy is self.recorder.policy else None
+        return oracle.minimise(weights, hopeless=hopeless, guess=guess).bound
 
     def _certificate(self, policy: TabularPolicy, objective: float) -> Certificate:
         """With the bound that is nearest to the policy's objective V_0.
@@ -130,7 +139,7 @@ class Prover:
         """When multipliers run away, their direction is a candidate for a proof that the limits cannot be met."""
         for y in (self.recorder.last_weights[1:], self.recorder.weights[1:]):
             if y.min(initial=0.0) >= 0.0 and (y := self.cmdp.netted(y)).sum() > 0.0:
-                margin = minimise(self.cmdp, np.append(0.0, y / y.sum()), stop=self.stop).bound
+                margin = self._minimise(np.append(0.0, y / y.sum()), self.stop, hopeless=0.0)
                 if margin > 0.0:
                     policy = self.recorder.policy
                     return Proved(policy, refutation(self.cmdp, policy, y / y.sum(), margin))

@@ -107,11 +107,14 @@ class SampledRecorder:
         self.start = learner.policy
         self.rows: list[Row] = []
         self.policies: list[TabularPolicy] = []
+        self.steps: list[float] = []  # where they grow
 
     def add(self, iterate: Iterate, elapsed: float) -> None:
         numbers = (iterate.objective, iterate.v, iterate.multipliers, iterate.inner_steps)
         self.rows.append(Row(*numbers, elapsed, self.learner.samples))
         self.policies.append(self.learner.policy)
+        if self.learner.predicts and iterate.weights.step is not None:
+            self.steps.append(iterate.weights.step)
 
     @property
     def policy(self) -> TabularPolicy:
@@ -119,18 +122,25 @@ class SampledRecorder:
 
     @property
     def mixture(self) -> MixturePolicy:
-        """The average of the iterates: one of them is drawn at the start of every episode."""
-        return MixturePolicy(self.policies or [self.start])
+        """The average of the iterates: one of them is drawn at the start of every episode.
+
+        Where steps grow, that of the second half, weighted by the steps.
+        """
+        late = self.steps[len(self.steps) // 2 :]
+        if not late or len(self.steps) < len(self.policies):
+            return MixturePolicy(self.policies or [self.start])
+        return MixturePolicy(self.policies[-len(late) :], np.array(late) / sum(late))
 
     def history(self) -> History:
         samples = np.array([row.samples for row in self.rows], dtype=np.int64)
         return History(with_averages(self.problem, self.rows) | {"samples": samples})
 
     def state(self) -> dict[str, Any]:
-        return {"policies": np.stack([policy.log_pi for policy in self.policies])}
+        return {"policies": np.stack([policy.log_pi for policy in self.policies]), "steps": np.array(self.steps)}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.policies = [TabularPolicy.stored(self.problem.pairs, table) for table in state["policies"]]
+        self.steps = [float(step) for step in state["steps"]]
 
 
 def columns_of(problem: Problem, rows: Sequence[Row]) -> dict[str, Array]:

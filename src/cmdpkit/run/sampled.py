@@ -99,7 +99,8 @@ def sampled_learner(
         step = 1.0 / float(scales.max() if choice.method.scale == "largest" else scales[0])
     inner_steps = 1 if settings.inner_steps is None else settings.inner_steps
     estimator = _estimator(simulator, sampling, meter)
-    return SampledLearner(estimator, policy, step, inner_steps, settings.alpha, scales), choice
+    predicts = choice.method.steps == "growing"
+    return SampledLearner(estimator, policy, step, inner_steps, settings.alpha, scales, predicts), choice
 
 
 def _scales(simulator: Simulator) -> Array:
@@ -116,8 +117,9 @@ def _refuse_open_steps(choice: Choice, constraints: int) -> None:
         _, state = choice.rule.propose(state, view)
         choice.rule.observe(state, view)
     except UnknownScale:
-        numbers = [name for name, o in options_of(type(choice.rule)).items() if o.domain.kind == "numbers"]
-        missing = [name for name in numbers if getattr(choice.rule, name) is None] + missing
+        rule = PMDPD() if choice.method.steps == "growing" else choice.rule
+        numbers = [name for name, o in options_of(type(rule)).items() if o.domain.kind == "numbers"]
+        missing = [name for name in numbers if getattr(rule, name) is None] + missing
     if missing:
         raise ValueError(f"give {' and '.join(missing)}, or Simulator(..., bounds=...) from which they follow")
 

@@ -72,7 +72,9 @@ class Simulator(Problem):
             quantities of each step (m + 1, n): row 0 the reward (or cost), then one row per limit.
         start: called with a number n and a random generator; returns n initial states.
         states, actions: number of states and of actions; states are 0..states − 1.
-        gamma: the discount factor, in [0, 1).
+        gamma: the discount factor, in [0, 1). Simulators have discounted sums only. For a finite horizon of T steps
+            make the stage part of the state, with one more state for the end, at which all quantities are 0, and take
+            a gamma near 1: a sum is then off by at most T (1 − gamma) times that of its absolute terms.
         constraints: limits without values, as in `AtMost(None, 5.0, name="power")`; the values come from `step`.
         maximise: True if row 0 is a reward, False for a cost.
         objective_name, objective_per_step: as for `CMDP`.
@@ -130,6 +132,12 @@ class Simulator(Problem):
         for name, function in (("step", step), ("start", start)):
             if not callable(function):
                 raise TypeError(f"{name} must be callable, not {type(function).__name__}")
+        if gamma == 1:
+            raise ValueError(
+                "gamma = 1 needs a model: a simulator has discounted sums only. For a finite horizon of T steps, make "
+                "the stage part of the state and take gamma = 1 - 0.001/T; for a long-run average, take a gamma near "
+                "1 and limits with per_step=True; or estimate a model, as in CMDP.from_samples(...)"
+            )
         self.states, self.actions, self.gamma = int(states), int(actions), check_gamma(gamma)
         pairs = Pairs(self.states, self.actions)
         if available is not None:
@@ -272,6 +280,25 @@ class Simulator(Problem):
             np.add.at(squares, row, values.T**2)
             transitions += drawn
         return Returns(rollouts, sums, squares, transitions)
+
+    def visits(
+        self, probabilities: Array, horizon: int | None, rollouts: int, seed: Sequence[int]
+    ) -> tuple[Array, Array, int]:
+        """Sums of the quantities and of the visits to the states over rollouts from the start, as in `returns`.
+
+        Returns (rows + 1,), (S,) and the number of transitions.
+        """
+        rng, cumulative = np.random.default_rng(stream(seed)), np.cumsum(probabilities, axis=-1)
+        steps = rng.geometric(1.0 - self.gamma, size=rollouts) if horizon is None else np.full(rollouts, horizon)
+        states, sums, visits = self.start(rollouts, rng), np.zeros(self.num_rows + 1), np.zeros(self.states)
+        transitions = int(steps.sum())
+        for t in range(int(steps.max())):
+            alive, weight = steps > t, 1.0 if horizon is None else self.gamma**t
+            states, steps = states[alive], steps[alive]
+            visits += weight * np.bincount(states, minlength=self.states)
+            states, quantities = self.step(states, self._choose(cumulative, states, rng), rng)
+            sums += weight * quantities.sum(axis=1)
+        return sums, visits, transitions
 
     def _choose(self, cumulative: Array, states: Integers, rng: np.random.Generator) -> Integers:
         if not self.pairs.is_full:
