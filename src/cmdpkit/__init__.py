@@ -56,7 +56,9 @@ if TYPE_CHECKING:
     from cmdpkit.model import AtLeast as AtLeast
     from cmdpkit.model import AtMost as AtMost
     from cmdpkit.model import Between as Between
+    from cmdpkit.model import Block as Block
     from cmdpkit.model import Equal as Equal
+    from cmdpkit.model import ShardedCMDP as ShardedCMDP
     from cmdpkit.policy import MixturePolicy as MixturePolicy
     from cmdpkit.policy import StagedPolicy as StagedPolicy
     from cmdpkit.policy import TabularPolicy as TabularPolicy
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     from cmdpkit.run.result import TrainingResult as TrainingResult
     from cmdpkit.run.status import Status as Status
     from cmdpkit.settings import Sampling as Sampling
+    from cmdpkit.sharded.policy import ShardedPolicy as ShardedPolicy
     from cmdpkit.simulators import Simulator as Simulator
     from cmdpkit.simulators.gymnasium import from_gymnasium as from_gymnasium
     from cmdpkit.solver import solve as solve
@@ -78,7 +81,10 @@ _HOME = {
     "AtLeast": "model",
     "AtMost": "model",
     "Between": "model",
+    "Block": "model",
     "CMDP": "model",
+    "ShardedCMDP": "model",
+    "ShardedPolicy": "sharded.policy",
     "SimulatedBound": "insight.optimum",
     "SimulationCertificate": "certificates.rollouts",
     "Simulator": "simulators",
