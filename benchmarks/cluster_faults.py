@@ -24,6 +24,10 @@ from cmdpkit.envs import WithCosts
 NODE = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
 
 
+NOTICING = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1_000, "health_check_failure_threshold": 5}
+"""A dead node is noticed within seconds, not half a minute."""
+
+
 def step(stock, order, rng):
     time.sleep(0.001)
     stock = np.minimum(stock + order, 9)
@@ -76,7 +80,8 @@ class Nodes:
         from ray.cluster_utils import Cluster
 
         quiet = {"include_dashboard": False, "node_ip_address": session.LOOPBACK}
-        self.cluster = Cluster(initialize_head=True, head_node_args={**NODE, "num_cpus": 0, **quiet})
+        head = {**NODE, "num_cpus": 0, **quiet, "_system_config": NOTICING}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.nodes = [self._add() for _ in range(count)]
         self.kills = {"worker": 0, "node": 0}
 
@@ -142,8 +147,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", nargs="+", default=list(JOBS), choices=list(JOBS))
     arguments = parser.parse_args()
-    runs, killed, lost, wrong = main(arguments.kills, arguments.seed)
+    runs, killed, lost, wrong = main(arguments.kills, arguments.seed, jobs=arguments.jobs)
     print(f"{runs} runs, killed {killed['worker']} workers and {killed['node']} nodes")
     print(f"{len(lost)} runs ended with an error that names what was lost, {len(wrong)} with other numbers")
     for line in lost:

@@ -325,6 +325,27 @@ MUTANTS: list[Mutant] = [
         ("1.01 * local * horizon + ", "1.01 * local + ", "errors of one step only"),
     ),
     *of(
+        "cluster/pool.py",
+        "cluster::test_answers_are_in_order cluster::test_an_error_names_its_block",
+        ("waiting.popleft()", "waiting.pop()", "answers come in another order"),
+        ("raise cause from None", "raise error", "errors of workers are Ray's own"),
+    ),
+    *of(
+        "cluster/session.py",
+        "cluster::test_a_private_cluster_is_private",
+        ('"RAY_AUTH_MODE": "token"', '"RAY_AUTH_MODE": "disabled"', "a private cluster answers to everybody"),
+        ('OR_OSX_CLUSTER": "0"', 'OR_OSX_CLUSTER": "1"', "a private cluster listens on all interfaces"),
+    ),
+    *of(
+        "cluster/crew.py",
+        "cluster::test_an_environment_that_fails_once_is_made_again",
+        (
+            "        except Exception:\n",
+            "        except ZeroDivisionError:\n",
+            "environments that fail are not made again",
+        ),
+    ),
+    *of(
         "simulators/simulator.py",
         "statistics",
         ("(high - low) * length", "high - low", "the span of a sum is that of a step"),

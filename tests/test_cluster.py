@@ -85,7 +85,7 @@ PAPER = ck.problems.paper()
 
 
 def test_without_ray_the_error_says_how_to_install_it(monkeypatch):
-    monkeypatch.setattr(session.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'cmdpkit\[cluster\]'"):
         ck.solve(shop(), cluster="local")
 
