@@ -41,6 +41,9 @@ of the reward is ten times its usual size in an iteration in which a robot falls
 SMALLEST = 0.003
 """Eigenvalues of H are at least this, about its error: responses that are not known may exist."""
 
+FARTHEST = 2.0
+"""A step is asked to remove at most so many times what it can, and to use up at most what it can."""
+
 LARGEST = 5.0
 """Largest u: the step is on the cost then, and a larger price would only take longer to return."""
 
@@ -81,8 +84,8 @@ class TrustRegionPMDPD:
         # R_i = length · σ_i √(2 radius/M_ii) H_ii
         far = step.length * sizes[1:] * np.sqrt(2.0 * step.radius)
         reach = far * np.diag(response)[1:] / np.sqrt(np.diag(metric)[1:])
-        # a/κ, with a = pull · V + b: no more than a step can do
-        asked = np.clip(self.pull * view.values + state.rest, -reach, reach)
+        # a/κ, with a = pull · V + b
+        asked = np.clip(self.pull * view.values + state.rest, -reach, FARTHEST * reach)
         before = np.append(1.0, state.prices)
         asked = asked / far * np.sqrt(before @ metric @ before)
         # ∇Ψ at the last u, and −∇²Ψ
