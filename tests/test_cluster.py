@@ -400,6 +400,11 @@ def test_vector_environments_cannot_be_divided(workers):
         ck.train(batch, limits=[20], num_envs=3, cluster="local")
 
 
+def test_environments_that_persist_are_not_divided(workers):
+    with pytest.raises(ValueError, match="leave out persist, or cluster"):
+        ck.train(cart, limits=[20], persist=True, cluster="local")
+
+
 def part(what, number):
     return {"number": number, "pid": os.getpid()}
 

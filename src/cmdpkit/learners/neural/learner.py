@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from cmdpkit.checks import Array, check_number
 from cmdpkit.envs.batch import spread
+from cmdpkit.envs.scattered import Scattered
 from cmdpkit.learners.neural.critics import Critics, Moments
 from cmdpkit.learners.neural.distributions import Distribution, Gaussian, Softmax
 from cmdpkit.learners.neural.local import LocalModel, NeuralView
@@ -126,6 +127,11 @@ class NeuralLearner:
         self.best: Best | None = None
         # environments that go on from one iteration to the next
         discount = settings.gamma if measure == "discounted" else 1.0
+        if settings.persist and isinstance(self.envs, Scattered):
+            raise ValueError(
+                "environments that persist would be lost with their worker, and where they stand: "
+                "leave out persist, or cluster"
+            )
         self.stream = Stream(self.envs, len(limits), seed, discount) if settings.persist else None
         self._rollout: Rollout | None = None  # of the current policy, as are the next two
         self._advantages: tuple[Array, Array] | None = None
