@@ -325,6 +325,27 @@ MUTANTS: list[Mutant] = [
         ("1.01 * local * horizon + ", "1.01 * local + ", "errors of one step only"),
     ),
     *of(
+        "cluster/pool.py",
+        "cluster::test_answers_are_in_order cluster::test_an_error_names_its_block",
+        ("waiting.popleft()", "waiting.pop()", "answers come in another order"),
+        ("raise cause from None", "raise error", "errors of workers are Ray's own"),
+    ),
+    *of(
+        "cluster/session.py",
+        "cluster::test_a_private_cluster_is_private",
+        ('"RAY_AUTH_MODE": "token"', '"RAY_AUTH_MODE": "disabled"', "a private cluster answers to everybody"),
+        ('OR_OSX_CLUSTER": "0"', 'OR_OSX_CLUSTER": "1"', "a private cluster listens on all interfaces"),
+    ),
+    *of(
+        "cluster/crew.py",
+        "cluster::test_an_environment_that_fails_once_is_made_again",
+        (
+            "        except Exception:\n",
+            "        except ZeroDivisionError:\n",
+            "environments that fail are not made again",
+        ),
+    ),
+    *of(
         "simulators/simulator.py",
         "statistics",
         ("(high - low) * length", "high - low", "the span of a sum is that of a step"),
@@ -339,6 +360,23 @@ MUTANTS: list[Mutant] = [
             "a narrow range",
         ),
         ("table[some] = each[some]", "table[:] = each", "a limit on one stage counts all of them"),
+    ),
+    *of(
+        "learners/response.py",
+        "adaptive growing_sampled::test_predictions_are_those_of_the_exact_learner_on_the_empirical_model",
+        ("table - self._over(self._sum(self._pi * table))", "table", "the Fisher matrix is not centred"),
+    ),
+    *of(
+        "rules/growing_sampled.py",
+        "growing_sampled",
+        ("1.0 / max(view.noise(state.multipliers), 1e-300)", "np.inf", "noise does not hold the steps back"),
+        ("eta_dual=factor * state.eta_dual", "eta_dual=state.eta_dual", "the dual step does not grow"),
+    ),
+    *of(
+        "learners/sampled.py",
+        "growing_sampled",
+        ("pairs.sum(variance) / pairs.sum(np.ones(pairs.shape))", "pairs.sum(variance)", "variances are not averaged"),
+        ("np.append(1.0, multipliers) ** 2", "np.append(1.0, multipliers)", "prices are not squared in the noise"),
     ),
     *of(
         "learners/estimators.py",
@@ -924,7 +962,8 @@ MUTANTS: list[Mutant] = [
     *of(
         "rules/registry.py",
         "options driver::test_growing_steps_are_a_rule_like_any_other",
-        ("[m for m in _REGISTERED.get(name, []) if m.steps != steps]", "[]", "a variant replaces the others"),
+        ("if m.steps != steps or not", "if not", "a variant replaces the others"),
+        ("or not {*m.learners} & {*learners}]", "]", "a variant for one learner replaces that of another"),
         ("if learner in method.learners}", "}", "methods are offered to learners that cannot run them"),
     ),
     *of(
@@ -968,7 +1007,6 @@ MUTANTS: list[Mutant] = [
             "-float(pairs.min(lagrangian).sum())",
             "the greedy gain forgets the visits",
         ),
-        ("table - self._over(self._sum(self._pi * table))", "table", "the Fisher matrix is not centred"),
         ("max(1.0, float(np.abs(cmdp.costs[0]).max()))", "1.0", "large costs do not raise the cap"),
         (
             "fixed_anchor or self._anchor)",
@@ -1002,7 +1040,11 @@ MUTANTS: list[Mutant] = [
             "(policy.pi * (log_pi - anchor))",
             "the divergence forgets α",
         ),
-        ("self.policy, self.values = policy, None", "self.policy = policy", "values of the old policy are kept"),
+        (
+            "self.policy, self.values, self.outlook = policy, None, None",
+            "self.policy, self.outlook = policy, None",
+            "values of the old policy are kept",
+        ),
         ('int(state["draws"]), int', "0, int", "a continued run draws the same numbers again"),
         ('"samples": meter.samples}', '"samples": 0}', "checkpoints forget what was drawn"),
     ),
@@ -1030,8 +1072,8 @@ MUTANTS: list[Mutant] = [
         ("values[1:] -= model.offsets", "values[1:] += model.offsets", "pooled values forget the limits"),
         ("STARTS, self.meter.draws))", "STARTS))", "first states are drawn with the same numbers again"),
         (
-            "self.sums + quantities.reshape(len(quantities), count, pairs.size).sum(axis=1)",
-            "self.sums + quantities.reshape(len(quantities), pairs.size, count).sum(axis=2)",
+            "each = quantities.reshape(len(quantities), count, pairs.size)",
+            "each = quantities.reshape(len(quantities), pairs.size, count).swapaxes(1, 2)",
             "quantities are added to other pairs",
         ),
         ('"first": self.first, ', '"first": np.zeros_like(self.first), ', "checkpoints forget the first states"),
@@ -1176,6 +1218,54 @@ MUTANTS: list[Mutant] = [
         ("divergence <= radius and gain >=", "gain >=", "steps leave their region"),
         ("min(length, farthest)", "length", "a given length leaves the region"),
         ("ACCEPT * size * promised > 0.0", "-math.inf", "steps that gain nothing are taken"),
+    ),
+    *of(
+        "model/sharded.py",
+        "sharded",
+        ("costs = self.units[:, None] * table", "costs = 1.0 * table", "blocks maximise costs"),
+        ("np.append(0, 1 + self.owners)", "np.append(0, self.owners)", "limits bound the wrong quantity"),
+        ("if abs(mass - 1.0) > ROW_SUM_TOLERANCE:", "if False:", "a start of any mass passes"),
+    ),
+    *of(
+        "sharded/shard.py",
+        "sharded",
+        ("table[wanted] += message", "table[wanted] = message", "visits from outside replace those from inside"),
+        ("kernels.mix(self.values, weights, self.mix)", "pass", "a backup uses the values of another question"),
+        ("self._mass * _largest(backup)", "0.0", "the rounding of the start is forgotten", "it is far below the rest"),
+    ),
+    *of(
+        "cluster/actors.py",
+        "sharded_cluster",
+        ("self._place(dead)", "self._place(dead[:0])", "lost workers are not replaced"),
+        ("home in dead]", "home not in dead]", "the wrong blocks are called lost"),
+    ),
+    *of(
+        "sharded/halo.py",
+        "sharded",
+        (
+            "place[halo] = n + np.arange(halo.size)",
+            "place[halo] = n + np.arange(halo.size)[::-1]",
+            "halos are reversed",
+        ),
+        ("whole = part.size >= WHOLE * (high - low)", "whole = True", "a lattice sends whole blocks"),
+    ),
+    *of(
+        "sharded/oracle.py",
+        "sharded",
+        ("StartSums(sum(p.start for p in parts)", "StartSums(parts[0].start", "the bound sees one block only"),
+        ("slack = slack + (model.largest + 2) * EPS", "slack = -1.0", "proved values forget their errors"),
+        ("low, high = min(p.low for p in parts)", "low, high = max(p.low for p in parts)", "the best block bounds all"),
+    ),
+    *of(
+        "sharded/search.py",
+        "sharded",
+        ("if answer.bound > 0.0:", "if answer.bound > -1e9:", "anything refutes the limits"),
+    ),
+    *of(
+        "sharded/solve.py",
+        "sharded",
+        ('saved["model"] != search.model.fingerprint or', "", "a run continues from that of another model"),
+        ('search.restore(saved["search"])', "pass", "a run that continues forgets what was found"),
     ),
     *of(
         "certificates/checker.py",

@@ -22,6 +22,7 @@ ROOMS = [
     ["learners"],
     ["certificates"],
     ["run"],
+    ["sharded"],
     ["report"],
     ["solver", "training", "problems"],
     ["insight"],

@@ -307,3 +307,13 @@ def test_values_that_were_not_predicted_count_a_hundredfold(value, rejected):
     assert after.step == (2.0 if rejected else 6.0)
     if rejected:
         assert after.missed == pytest.approx((value - 0.5) / 2.0)
+
+
+def test_an_objective_of_zero_is_proved_at_once():
+    """There the bound is below 0 by an underflow, which no part of the size of the costs could allow."""
+    limits = [ck.AtMost([[1.0, 10.0], [0.0, 10.0]], 1001.0)]
+    transitions = np.array([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]])
+    cmdp = ck.CMDP(transitions, action_axis=1, cost=np.zeros((2, 2)), constraints=limits, gamma=0.999, initial=0)
+    result = ck.solve(cmdp, "pmd-pd")
+    assert result.status is ck.Status.OPTIMAL
+    assert result.iterations <= 10

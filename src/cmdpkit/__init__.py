@@ -49,12 +49,16 @@ if TYPE_CHECKING:
     from cmdpkit.insight.optimum import SimulatedBound as SimulatedBound
     from cmdpkit.insight.optimum import bound_by_simulation as bound_by_simulation
     from cmdpkit.insight.report import write_report as write_report
+    from cmdpkit.insight.sweep import Sweep as Sweep
+    from cmdpkit.insight.sweep import sweep as sweep
     from cmdpkit.learners.neural.policy import NeuralPolicy as NeuralPolicy
     from cmdpkit.model import CMDP as CMDP
     from cmdpkit.model import AtLeast as AtLeast
     from cmdpkit.model import AtMost as AtMost
     from cmdpkit.model import Between as Between
+    from cmdpkit.model import Block as Block
     from cmdpkit.model import Equal as Equal
+    from cmdpkit.model import ShardedCMDP as ShardedCMDP
     from cmdpkit.policy import MixturePolicy as MixturePolicy
     from cmdpkit.policy import StagedPolicy as StagedPolicy
     from cmdpkit.policy import TabularPolicy as TabularPolicy
@@ -64,6 +68,7 @@ if TYPE_CHECKING:
     from cmdpkit.run.result import TrainingResult as TrainingResult
     from cmdpkit.run.status import Status as Status
     from cmdpkit.settings import Sampling as Sampling
+    from cmdpkit.sharded.policy import ShardedPolicy as ShardedPolicy
     from cmdpkit.simulators import Simulator as Simulator
     from cmdpkit.simulators.gymnasium import from_gymnasium as from_gymnasium
     from cmdpkit.solver import solve as solve
@@ -76,7 +81,10 @@ _HOME = {
     "AtLeast": "model",
     "AtMost": "model",
     "Between": "model",
+    "Block": "model",
     "CMDP": "model",
+    "ShardedCMDP": "model",
+    "ShardedPolicy": "sharded.policy",
     "SimulatedBound": "insight.optimum",
     "SimulationCertificate": "certificates.rollouts",
     "Simulator": "simulators",
@@ -94,6 +102,7 @@ _HOME = {
     "StagedPolicy": "policy",
     "Status": "run.status",
     "Surface": "insight.curves",
+    "Sweep": "insight.sweep",
     "TabularPolicy": "policy",
     "TrainingFailed": "run.result",
     "TrainingResult": "run.result",
@@ -113,6 +122,7 @@ _HOME = {
     "rules": "rules",
     "slater_margin": "exact.slater",
     "solve": "solver",
+    "sweep": "insight.sweep",
     "train": "training",
     "write_report": "insight.report",
 }

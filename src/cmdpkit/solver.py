@@ -17,7 +17,7 @@ from cmdpkit.cluster import check_cluster, using
 from cmdpkit.evaluation.patience import hurrying
 from cmdpkit.exact.slater import slater_margin
 from cmdpkit.files import PathLike
-from cmdpkit.model import CMDP, StagedTransitions, check_model, refuse_averages
+from cmdpkit.model import CMDP, ShardedCMDP, StagedTransitions, check_model, refuse_averages
 from cmdpkit.options import options_of, validated
 from cmdpkit.policy import lowered_policy, raised_policy
 from cmdpkit.rules.base import Rule
@@ -60,6 +60,11 @@ GROWING_ITERATIONS = 300
 SAMPLED_ITERATIONS = 300
 """Defaults of max_iterations for first-order methods, with exact values and with samples."""
 
+BLOCK_ARGUMENTS = (
+    "method, tol, max_iterations, time_limit, progress, callback, checkpoint, cluster and workers; its result uses no "
+    "random numbers"
+)
+
 GENERAL = " (besides tol, max_iterations, time_limit, seed, progress, callback, checkpoint, resume, start, cluster)"
 
 
@@ -84,7 +89,7 @@ def solve(
     """Solve a constrained MDP and certify the result.
 
     Args:
-        model: a `CMDP`, or a `Simulator` to learn from.
+        model: a `CMDP`, a `Simulator` to learn from, or a `ShardedCMDP` that no process holds as a whole.
         method: "auto" (the certified optimum of any model), "columns" or "lp"; "pmd-pd-zero" (no violation at all); a
             registered first-order method such as "pmd-pd", "npg-pd" or "crpo" (docs/methods.md lists them with their
             options); or an instance of a rule, as in `cmdpkit.rules.PMDPD(eta_dual=1.0)`, also of a class of your own.
@@ -114,8 +119,9 @@ def solve(
         deterministic: look for the best policy that takes one action per state, on small models only (the problem is
             NP-hard), by HiGHS's branch and bound. OPTIMAL then means that the policy is within `tol` of
             `result.deterministic_bound`, HiGHS's own bound; the certificate's bound holds for randomised policies too.
-        cluster: learn from samples that the workers of a Ray cluster draw, to the same result bit for bit: "local", on
-            all processors of this machine; "auto", on the cluster that is running; or an address. See docs/cluster.md.
+        cluster: learn from samples that the workers of a Ray cluster draw, or solve a `ShardedCMDP` whose blocks they
+            hold, to the same result bit for bit: "local", on all processors of this machine; "auto", on the cluster
+            that is running; or an address. See docs/cluster.md.
         **options: options of the method and its learner, in the user's units. All first-order methods take `step` (π is
             multiplied by exp(−step · Q̃); the paper's η is step · (1 − γ); the default follows the model's scale),
             `inner_steps` (t_k, default 1), `alpha` (default 1/step) and `initial_policy` (default uniform); those with
@@ -130,6 +136,12 @@ def solve(
         ('OPTIMAL', 4.462444, 0.24267)
     """
     _check_call(model, tol, max_iterations, time_limit, seed, callback)
+    if isinstance(model, ShardedCMDP):
+        given = {"sampling": sampling, "budget": budget, "start": start, "deterministic": deterministic or None}
+        _refuse_for_blocks(given, resume)
+        return _solve_blocks(
+            model, method, tol, max_iterations, time_limit, progress, callback, checkpoint, cluster, options
+        )
     if isinstance(model, CMDP) and model.lowering is not None:
         _check_lowered_sampling(model, sampling)
         if options.get("initial_policy") is not None:
@@ -221,7 +233,7 @@ def solve(
 
 
 def _check_call(model: Any, tol: Any, max_iterations: Any, time_limit: Any, seed: Any, callback: Any) -> None:
-    if not isinstance(model, Simulator):
+    if not isinstance(model, (Simulator, ShardedCMDP)):
         check_model(model)
     check_nonnegative(tol, "tol")
     if max_iterations is not None:
@@ -392,6 +404,42 @@ def _raised(cmdp: CMDP, result: Result) -> Result:
     policies = ("policy", "last_policy", "average_policy")
     own = {name: raised_policy(cmdp, getattr(result, name)) for name in policies}
     return replace(result, model=cmdp, **own)
+
+
+# -- models in blocks ------------------------------------------------------------------------------------------------
+
+
+def _refuse_for_blocks(given: dict[str, Any], resume: Any) -> None:
+    """What is not for sharded models."""
+    if resume is not None:
+        raise ValueError("a sharded model continues from its checkpoint folder if there is a state in it; no resume")
+    wrong = [name for name, value in given.items() if value is not None]
+    if wrong:
+        raise ValueError(f"{wrong[0]} is not for a ShardedCMDP, which takes {BLOCK_ARGUMENTS}")
+
+
+def _solve_blocks(
+    model: ShardedCMDP,
+    method: Any,
+    tol: float,
+    max_iterations: int | None,
+    time_limit: float | None,
+    progress: bool,
+    callback: Callback | None,
+    checkpoint: Any,
+    cluster: Any,
+    options: dict[str, Any],
+) -> Result:
+    from cmdpkit.sharded.facade import solve_sharded
+
+    unknown = [name for name in options if name != "workers"]
+    if unknown:
+        raise ValueError(f"unknown option {unknown[0]!r} for a ShardedCMDP, which takes {BLOCK_ARGUMENTS}")
+    LOG.info("solving %r in %d blocks, tol=%g", model, model.blocks, tol)
+    with _progress_bar(progress, str(method), max_iterations, callback) as watch:
+        allowed = Budget(max_iterations, time_limit, watch)
+        with allowed.catching_ctrl_c(), hurrying(allowed.exhausted):
+            return solve_sharded(model, method, tol, allowed, cluster, checkpoint, **options)
 
 
 # -- learning from samples -------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import numpy as np
 from cmdpkit.certificates.episodes import judge_on_episodes
 from cmdpkit.certificates.rollouts import SimulationCertificate
 from cmdpkit.checks import as_floats, check_count, check_nonnegative
+from cmdpkit.cluster import check_cluster, using
 from cmdpkit.files import PathLike, load_tensors, save_tensors, write_csv, write_json
 from cmdpkit.primal_dual import Iterate
 from cmdpkit.rules.base import Rule
@@ -51,6 +52,7 @@ def train(
     tensorboard: bool = False,
     progress: bool = False,
     callback: Callable[..., Any] | None = None,
+    cluster: str | None = None,
     **options: Any,
 ) -> TrainingResult:
     """Train a neural policy to maximise reward subject to limits on costs.
@@ -73,6 +75,8 @@ def train(
         tensorboard: also write TensorBoard event files to `out`.
         progress: show a live display on stderr.
         callback: called after every iteration with a `Snapshot`; the run stops when it returns True.
+        cluster: "local", "auto" or the address of a Ray cluster on whose workers the environments run, with the same
+            result; see docs/cluster.md. `env` must then be a name or a function.
         **options: options of the method, and of the learner: the fields of `NeuralSettings` (num_envs, steps, gamma,
             radius, hidden, ...). docs/methods.md lists all of them.
 
@@ -92,9 +96,8 @@ def train(
         from cmdpkit.learners.neural.learner import NeuralLearner
     except ImportError as error:
         raise ImportError(f"training needs PyTorch, Gymnasium and safetensors: {NEURAL}") from error
-    threads = torch.get_num_threads()
-    learner = NeuralLearner(env, limits, measure, int(seed), choice.settings)  # sets PyTorch to one thread
-    try:
+    with using(check_cluster(cluster)), _threads_kept(torch):
+        learner = NeuralLearner(env, limits, measure, int(seed), choice.settings)  # sets PyTorch to one thread
         identity = {"env": _name(env), "limits": learner.limits.tolist(), "measure": measure, "seed": int(seed)}
         if folder is not None:  # two functions that make environments may have the same name
             identity["environment"] = learner.fingerprint()
@@ -103,6 +106,13 @@ def train(
             budget = Budget(int(iterations), time_limit, watch)
             with budget.catching_ctrl_c():
                 return _train(learner, choice, budget, store, folder, tensorboard)
+
+
+@contextlib.contextmanager
+def _threads_kept(torch: Any) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    try:
+        yield
     finally:
         torch.set_num_threads(threads)
 
@@ -139,8 +149,9 @@ def _train(
         status = run.go()
     except Exception as error:
         kept = result(Status.INTERRUPTED)
+        where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
         safe = f"; {kept.iterations} iterations are safe" + (f" in {folder}" if folder else "")
-        raise TrainingFailed(f"{error}{safe if kept.iterations else ''}", kept) from error
+        raise TrainingFailed(f"{error}{where}{safe if kept.iterations else ''}", kept) from error
     finally:
         if board is not None:
             board.flush()
@@ -200,6 +211,7 @@ def certify_on_episodes(
     seed: int = 0,
     progress: bool = False,
     deterministic: bool = False,
+    cluster: str | None = None,
 ) -> SimulationCertificate:
     """Estimate reward and costs on fresh episodes, with confidence intervals and a verdict on every limit.
 
@@ -218,14 +230,16 @@ def certify_on_episodes(
         progress: show a progress bar on stderr, on a terminal.
         deterministic: certify the most likely actions instead of drawn ones. Training draws them: the two may differ
             widely, and a verdict on one says nothing about the other (`certificate.deterministic` says which it is).
+        cluster: as for `train`.
     """
     settings = (limits, measure, confidence, episodes, steps, gamma, bounds, num_envs, seed, deterministic)
-    if not progress:
-        return judge_on_episodes(env, policy, *settings)
-    from cmdpkit.report import tracker
+    with using(check_cluster(cluster)):
+        if not progress:
+            return judge_on_episodes(env, policy, *settings)
+        from cmdpkit.report import tracker
 
-    with tracker() as track:
-        return judge_on_episodes(env, policy, *settings, track=lambda batches: track(batches, "episodes"))
+        with tracker() as track:
+            return judge_on_episodes(env, policy, *settings, track=lambda batches: track(batches, "episodes"))
 
 
 def _check_call(limits: Any, iterations: Any, seed: Any, time_limit: Any, callback: Any) -> int:

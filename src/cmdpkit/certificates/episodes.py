@@ -33,7 +33,7 @@ def judge_on_episodes(
     """`certify_on_episodes`; `track` is given the batches to go through, and may show how far they are."""
     from scipy.stats import t as student
 
-    from cmdpkit.envs.batch import as_batch
+    from cmdpkit.envs.batch import spread
     from cmdpkit.learners.neural.rollouts import MEASURES, collect
 
     check_confidence(confidence)
@@ -41,7 +41,7 @@ def judge_on_episodes(
         check_count(value, name, least)
     if measure not in MEASURES:
         raise ValueError(f"measure must be one of {', '.join(MEASURES)}, not {measure!r}")
-    envs = as_batch(env, min(num_envs, episodes) if not hasattr(env, "num_envs") else env.num_envs)
+    envs = spread(env, min(num_envs, episodes) if not hasattr(env, "num_envs") else env.num_envs)
     known = bounds if bounds is not None else envs.metadata.get("bounds")
     if known is not None:
         ends, spans, rest = _spans(known, len(limits) + 1, measure, steps, gamma)

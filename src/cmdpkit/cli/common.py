@@ -37,6 +37,11 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead 
 FORMAT = click.option(
     "--format", "formats", metavar="pdf,svg", help="Further formats of the figure: png, pdf, svg, separated by commas."
 )
+CLUSTER = click.option(
+    "--cluster",
+    metavar="WHERE",
+    help="Use a Ray cluster: local (a private one on this machine), auto (the one that runs), or its address.",
+)
 WITH_POLICY = click.option("--with-policy", is_flag=True, help="With --json: include the policy.")
 
 

@@ -9,7 +9,19 @@ from typing import Any
 
 import click
 
-from cmdpkit.cli.common import DONE, FORMAT, JSON, LIMIT_REACHED, SET, find_model, need, setting, show, show_table
+from cmdpkit.cli.common import (
+    CLUSTER,
+    DONE,
+    FORMAT,
+    JSON,
+    LIMIT_REACHED,
+    SET,
+    find_model,
+    need,
+    setting,
+    show,
+    show_table,
+)
 
 BY = ("iterations", "evaluations", "seconds", "samples")
 
@@ -36,6 +48,7 @@ BY = ("iterations", "evaluations", "seconds", "samples")
 @click.option("--limit", "limits", type=float, multiple=True, help="Limit on a cost of an environment; repeat it.")
 @click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="Option of every run.")
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for league, curves (CSV) and figure.")
+@CLUSTER
 @FORMAT
 @SET
 @JSON

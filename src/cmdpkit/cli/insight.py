@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import click
 
 from cmdpkit.cli.common import (
     AVERAGE,
+    CLUSTER,
     DONE,
     FORMAT,
     INFEASIBLE,
@@ -40,6 +42,7 @@ from cmdpkit.cli.common import (
 @click.option("--time-limit", type=float, metavar="SECONDS", help="Stop after this time with what is proved so far.")
 @click.option("--csv", type=click.Path(dir_okay=False), help="Write the points to this file.")
 @click.option("--plot", type=click.Path(dir_okay=False), help="Draw them to this file (.png, .pdf, .svg).")
+@CLUSTER
 @FORMAT
 @SET
 @AVERAGE
@@ -51,6 +54,7 @@ def frontier(
     tol: float,
     points: int,
     time_limit: float | None,
+    cluster: str | None,
     csv: str | None,
     plot: str | None,
     formats: str | None,
@@ -80,7 +84,8 @@ def frontier(
     limits = None if not lists else lists[0] if len(lists) == 1 else lists
     cmdp = find_model(model, parameters, names if is_table(model) else (), average=average, varied=names)
     names = tuple(cmdp.names) if is_table(model) else names  # the limits on columns have their sense in them
-    found = find(cmdp, names[0] if len(names) == 1 else names, limits, tol=tol, points=points, time_limit=time_limit)
+    settings: dict[str, Any] = {"tol": tol, "points": points, "time_limit": time_limit, "cluster": cluster}
+    found = find(cmdp, names[0] if len(names) == 1 else names, limits, **settings)
     if csv is not None:
         found.to_csv(csv)
     if plot is not None:

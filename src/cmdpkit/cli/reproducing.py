@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cmdpkit.cli.common import FORMAT, listing, show
+from cmdpkit.cli.common import CLUSTER, FORMAT, listing, show
 
 
 @click.command(short_help="Reproduce the paper's experiments.")
@@ -21,8 +21,17 @@ from cmdpkit.cli.common import FORMAT, listing, show
 @click.option("--seeds", default=30, show_default=True, help="Number of random instances.")
 @click.option("--quick", is_flag=True, help="Run for a minute, only to check that everything works.")
 @click.option("--redraw", is_flag=True, help="Run nothing: draw the figures again from the data in the folder.")
+@CLUSTER
 @FORMAT
-def reproduce(names: tuple[str, ...], out: str, seeds: int, quick: bool, redraw: bool, formats: str | None) -> None:
+def reproduce(
+    names: tuple[str, ...],
+    out: str,
+    seeds: int,
+    quick: bool,
+    redraw: bool,
+    cluster: str | None,
+    formats: str | None,
+) -> None:
     """Reproduce the paper's experiments, by name; without names, list them.
 
     `all` runs those that take minutes. fig4 and fig4-tuning (Acrobot with neural policies), tasks (CartPole,
@@ -40,6 +49,6 @@ def reproduce(names: tuple[str, ...], out: str, seeds: int, quick: bool, redraw:
         )
         return
     with tracker() as track:
-        sections = run(names, Path(out), seeds, quick, track, parsed_formats(formats), redraw)
+        sections = run(names, Path(out), seeds, quick, track, parsed_formats(formats), redraw, cluster)
     show(table(sections))
     click.echo(f"data and figures are in {out}, the page with all verdicts is {page_of(Path(out))}")

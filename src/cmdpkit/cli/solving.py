@@ -11,6 +11,7 @@ import click
 
 from cmdpkit.cli.common import (
     AVERAGE,
+    CLUSTER,
     DONE,
     INFEASIBLE,
     INITIAL,
@@ -84,6 +85,7 @@ def solve_flags() -> list[click.Option]:
     type=click.Path(dir_okay=False),
     help="First-order methods: write the state of the run to this file, and continue from it.",
 )
+@CLUSTER
 @click.option("--seed", type=int, help="--sample: seed of the random numbers.  [default: 0]")
 @click.option(
     "--out", type=click.Path(dir_okay=False), help="Save the policy to this file (.npz), a summary next to it (.json)."

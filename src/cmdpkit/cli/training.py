@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cmdpkit.cli.common import DONE, JSON, LIMIT_REACHED, WITH_POLICY, need, setting, show
+from cmdpkit.cli.common import CLUSTER, DONE, JSON, LIMIT_REACHED, WITH_POLICY, need, setting, show
 from cmdpkit.cli.flags import Derived, method_flags, method_names, settings_flags
 from cmdpkit.settings import NeuralSettings
 
@@ -50,6 +50,7 @@ def train_flags() -> list[click.Option]:
     help="Require that there is a run to continue, or that there is none.  [default: continue if there is one]",
 )
 @click.option("--tensorboard", is_flag=True, help="Also write TensorBoard event files to the folder.")
+@CLUSTER
 @JSON
 @WITH_POLICY
 def train(env: str, method: str, seed: int, out: str | None, others: tuple[str, ...], **settings: Any) -> None:
@@ -94,9 +95,17 @@ def train(env: str, method: str, seed: int, out: str | None, others: tuple[str, 
 @click.option("--seed", default=0, show_default=True, help="Seed of the episodes.")
 @click.option("--best", is_flag=True, help="Certify the best policy within the limits instead of the last one.")
 @click.option("--deterministic", is_flag=True, help="Take the most likely actions instead of drawing them.")
+@CLUSTER
 @JSON
 def evaluate(
-    run: str, episodes: int, confidence: float, seed: int, best: bool, deterministic: bool, as_json: bool
+    run: str,
+    episodes: int,
+    confidence: float,
+    seed: int,
+    best: bool,
+    deterministic: bool,
+    cluster: str | None,
+    as_json: bool,
 ) -> None:
     """Certify the policy of RUN, a folder written by `cmdpkit train`, on fresh episodes.
 
@@ -104,7 +113,7 @@ def evaluate(
     """
     from cmdpkit.report import episodes_report
 
-    proof, limits = judged(run, episodes, confidence, seed, best, deterministic)
+    proof, limits = judged(run, episodes, confidence, seed, best, deterministic, cluster)
     if as_json:
         click.echo(json.dumps(proof.to_dict(), indent=2))
     else:
@@ -130,7 +139,13 @@ def run_config(run: str) -> dict[str, Any]:
 
 
 def judged(
-    run: str, episodes: int, confidence: float, seed: int, best: bool = False, deterministic: bool = False
+    run: str,
+    episodes: int,
+    confidence: float,
+    seed: int,
+    best: bool = False,
+    deterministic: bool = False,
+    cluster: str | None = None,
 ) -> tuple[Any, list[float]]:
     """The certificate of the policy of a run on fresh episodes, and the limits."""
     need("gymnasium")
@@ -148,7 +163,7 @@ def judged(
     file = Path(run) / ("best_policy.npz" if best else "policy.npz")
     if best and not file.exists():
         raise FileNotFoundError(f"{run} has no best policy: in no iteration were the costs surely within the limits")
-    settings = {"seed": seed, "deterministic": deterministic, **config["rest"]}
+    settings = {"seed": seed, "deterministic": deterministic, "cluster": cluster, **config["rest"]}
     proof = certify_on_episodes(
         env, NeuralPolicy.load(file), limits, config["measure"], confidence, episodes, progress=True, **settings
     )

@@ -7,6 +7,7 @@ one process and on any number of workers.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
@@ -21,7 +22,10 @@ RETRIES = 10
 """How often a block is done again if its worker or its node dies."""
 
 AHEAD = 3
-"""Blocks per processor that are submitted before the first is needed."""
+"""Blocks per processor that are submitted before the first answer is there, by default."""
+
+PATIENCE = 60.0
+"""Seconds until work is given up if no node is left to do it."""
 
 INTERVAL = 0.1
 """Seconds between two questions whether to stop."""
@@ -36,13 +40,11 @@ class _Store:
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[Any, Any]] = {}
-        self.window = AHEAD * processors()
+        self.processors = processors()
 
     def reference(self, kept: Any) -> Any:
-        import ray
-
         if id(kept) not in self._kept:
-            self._kept[id(kept)] = (kept, ray.put(kept))  # the object is held: its id stays its own
+            self._kept[id(kept)] = (kept, put(kept))  # the object is held: its id stays its own
         return self._kept[id(kept)][1]
 
 
@@ -76,6 +78,7 @@ def in_order(
     *,
     name: Callable[[Block], str] = str,
     stop: Callable[[], None] | None = None,
+    ahead: int = AHEAD,
 ) -> Iterator[Answer]:
     """Yield `work(kept, shared, block)` for every block, in order.
 
@@ -86,10 +89,11 @@ def in_order(
         shared: what all blocks of this call need.
         name: what a block is called where it fails.
         stop: called again and again while blocks are under way; what it raises ends the work.
+        ahead: blocks per processor that are submitted before the first answer is there.
 
     An error in a block is raised here, as it would be in one process, with a note that names the block. A block whose
-    worker dies is done again; after ten times `WorkerLost` is raised. Blocks under way are cancelled when the caller
-    does not want them any more.
+    worker dies is done again; after ten times `WorkerLost` is raised. Blocks that were submitted and are no longer
+    wanted end with the connection, or when they are done: cancelling them can end this process (Ray 2.60).
     """
     found = list(blocks)
     store = _STORE.get()
@@ -101,7 +105,17 @@ def in_order(
                 answer = work(kept, shared, block)
             yield answer
     else:
-        yield from _on_workers(store, work, found, kept, shared, name, stop)
+        yield from _on_workers(store, work, found, kept, shared, name, stop, ahead * store.processors)
+
+
+def elsewhere(work: Callable[[Any], Answer], what: Any, name: str) -> Answer:
+    """`work(what)`, done by one worker of the cluster that is used, or in this process."""
+    if not distributed():
+        return work(what)
+    import ray
+
+    answer: Answer = wait_for(ray.remote(max_retries=RETRIES)(work).remote(put(what)), name)
+    return answer
 
 
 def _on_workers(
@@ -112,28 +126,21 @@ def _on_workers(
     shared: Any,
     name: Callable[[Block], str],
     stop: Callable[[], None] | None,
+    ahead: int,
 ) -> Iterator[Answer]:
     import ray
 
     task = ray.remote(max_retries=RETRIES)(work)
-    common = (None if kept is None else store.reference(kept), None if shared is None else ray.put(shared))
+    common = (None if kept is None else store.reference(kept), None if shared is None else put(shared))
     waiting: deque[tuple[Block, Any]] = deque()
     rest = iter(blocks)
-    try:
-        while True:
-            while len(waiting) < store.window and (block := next(rest, _NOTHING)) is not _NOTHING:
-                waiting.append((block, task.remote(*common, block)))  # type: ignore[arg-type]
-            if not waiting:
-                return
-            block, reference = waiting.popleft()
-            try:
-                answer = wait_for(reference, name(block), stop)
-            except BaseException:
-                waiting.appendleft((block, reference))
-                raise
-            yield answer
-    finally:
-        cancel([reference for _, reference in waiting])
+    while True:
+        while len(waiting) < ahead and (block := next(rest, _NOTHING)) is not _NOTHING:
+            waiting.append((block, task.remote(*common, block)))
+        if not waiting:
+            return
+        block, reference = waiting.popleft()
+        yield wait_for(reference, name(block), stop)
 
 
 _NOTHING: Any = object()
@@ -144,9 +151,14 @@ def wait_for(reference: Any, name: str, stop: Callable[[], None] | None = None) 
     import ray
     from ray import exceptions
 
+    alone = None  # since when there is no processor left
     while not ray.wait([reference], timeout=INTERVAL)[0]:
         if stop is not None:
             stop()
+        now = time.monotonic()
+        alone = (alone or now) if not ray.cluster_resources().get("CPU") else None
+        if alone is not None and now - alone > PATIENCE:
+            raise WorkerLost(f"{name} waits in vain: no node of the cluster has been alive for {PATIENCE:.0f} s")
     try:
         return ray.get(reference)
     except exceptions.RayTaskError as error:
@@ -159,13 +171,15 @@ def wait_for(reference: Any, name: str, stop: Callable[[], None] | None = None) 
         raise WorkerLost(f"{name} was lost with its worker: {type(error).__name__}: {error}") from error
 
 
-def cancel(references: Iterable[Any]) -> None:
-    """End tasks that nobody waits for."""
+def put(value: Any) -> Any:
+    """Send an object to the cluster; an error says which one cannot be sent."""
     import ray
 
-    for reference in references:
-        with contextlib.suppress(Exception):
-            ray.cancel(reference, force=True)
+    try:
+        return ray.put(value)
+    except TypeError as error:
+        what = type(value).__name__
+        raise TypeError(f"this {what} cannot be sent to the workers of a cluster: {error}") from None
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ import secrets
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import warnings
@@ -121,7 +122,8 @@ def processors() -> int:
 @contextlib.contextmanager
 def private_settings() -> Iterator[str]:
     """Environment and folder of a cluster that is started here; both are gone afterwards."""
-    settings = {**_SETTINGS, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    importable = os.pathsep.join(path for path in sys.path if path)  # what this process imports, its workers can too
+    settings = {**_SETTINGS, "RAY_AUTH_TOKEN": secrets.token_hex(32), "PYTHONPATH": importable}
     before = {name: os.environ.get(name) for name in settings}
     folder = _folder()
     _set_environment(settings)
@@ -151,7 +153,7 @@ def _set_environment(values: dict[str, str | None]) -> None:
 
 
 def _folder() -> str:
-    """A folder for one cluster that only this user can read."""
+    """A folder for one cluster that only this user can enter; what Ray makes inside, all may write to."""
     parent = tempfile.gettempdir()
     return tempfile.mkdtemp(prefix="cmdpkit-", dir=parent if len(parent) < LONGEST_FOLDER - 17 else "/tmp")
 
@@ -166,7 +168,7 @@ def _start(workers: int | None, object_store: int | None, folder: str) -> None:
         "num_cpus": workers or len(os.sched_getaffinity(0)),
         "object_store_memory": object_store or _default_store(),
     }
-    private = {"include_dashboard": False, "_node_ip_address": LOOPBACK, "_temp_dir": folder}
+    private = {"include_dashboard": False, "_node_ip_address": LOOPBACK, "_temp_dir": f"{folder}/r"}
     started: dict[str, Any] = {}
     for attempt in range(STARTS):
         try:
@@ -181,14 +183,18 @@ def _start(workers: int | None, object_store: int | None, folder: str) -> None:
 
 
 def _join(cluster: str) -> None:
-    address = os.environ.get("RAY_ADDRESS", "auto") if cluster == "auto" else cluster
-    if address != "auto":
-        _check_answers(check_cluster(address) or "")
+    from ray._private.utils import read_ray_address
+
+    # What `ray start` has written. Ray's own "auto" takes any cluster on this machine, private ones of others too.
+    found = os.environ.get("RAY_ADDRESS") or read_ray_address() if cluster == "auto" else cluster
+    if not found:
+        raise ConnectionError(NONE_RUNNING)
+    address = check_cluster(found) or ""
+    _check_answers(address)
     try:
         _init(address=address)
     except ConnectionError as error:
-        reason = NONE_RUNNING if address == "auto" else f"cannot join the Ray cluster at {address}: {error}"
-        raise ConnectionError(reason) from error
+        raise ConnectionError(f"cannot join the Ray cluster at {address}: {error}") from error
 
 
 def _check_answers(address: str) -> None:

@@ -11,12 +11,22 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from cmdpkit.cluster import distributed
 from cmdpkit.envs.costs import FloatCosts
 
 SAME_STEP = AutoresetMode.SAME_STEP
 
 COPIES = 4
 """Copies made of an environment by default."""
+
+
+def spread(env: Any, num_envs: int | None = None, **options: Any) -> Any:
+    """The copies of `as_batch`: in this process, or on the workers of the cluster that the caller uses."""
+    if not distributed():
+        return as_batch(env, num_envs, **options)
+    from cmdpkit.envs.scattered import Scattered
+
+    return Scattered(env, num_envs, options)
 
 
 def as_batch(env: str | Callable[[], Any] | VectorEnv, num_envs: int | None = None, **options: Any) -> VectorEnv:

@@ -208,7 +208,7 @@ def _less_offsets(cmdp: Any, weights: Array, parts: list[float]) -> float:
     return down(math.fsum(parts))
 
 
-def _terms(cmdp: Any, weights: Array) -> int:
+def _terms(cmdp: Any, weights: Array) -> Any:
     # successors, costs (with the conversion of the user's quantities), γ, the sum, and TV − V
     return cmdp.longest_row + weights.size + 10 + cmdp.entry_error
 

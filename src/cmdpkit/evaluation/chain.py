@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.stages import StagedChain
-from cmdpkit.model import CMDP, StagedTransitions
+from cmdpkit.model import StagedTransitions
 
 HUB = 8.0
 """A state with so many times the neighbours of an average one is a hub: the centre of a star, a common restart."""

@@ -142,6 +142,25 @@ def ahead_many(heads, indptr, indices, data, cost, gamma, after, values, minus, 
 
 
 @njit(cache=True, nogil=True)
+def mix(values, weights, out):  # pragma: no cover
+    """out = Σ_i w_i values_i, row by row, always in this order."""
+    n = weights.size
+    for s in range(out.size):
+        total = weights[0] * values[s, 0]
+        for i in range(1, n):
+            total += weights[i] * values[s, i]
+        out[s] = total
+
+
+@njit(cache=True, nogil=True)
+def copy_columns(table, columns, out):  # pragma: no cover
+    """The first columns of a table, where one has more columns than the other: NumPy is slow on short rows."""
+    for s in range(out.shape[0]):
+        for i in range(columns):
+            out[s, i] = table[s, i]
+
+
+@njit(cache=True, nogil=True)
 def greedy_four(heads, table, weights, visits, choice, total, first, last):  # pragma: no cover
     """choice(s) = argmin_a Σ_i w_i table((s, a), i); `total` = Σ_s visits(s) table((s, choice(s)), ·)."""
     w0, w1, w2, w3 = weights

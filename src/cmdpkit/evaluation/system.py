@@ -182,10 +182,10 @@ def first_method(chain: Any) -> str | None:
     return "dense" if not sp.issparse(chain) or chain.shape[0] <= DENSE_STATES else None
 
 
-def rounding_floor(cmdp: CMDP) -> Array:
+def rounding_floor(cmdp: Any) -> Array:
     """(m + 1,) rounding error of the values of a policy: no evaluation needs to be more accurate."""
     discount = 0.0 if cmdp.criterion == "average" else cmdp.gamma
-    return _rounding(discount) * cmdp.cost_sizes / cmdp.step_weight
+    return np.asarray(_rounding(discount) * cmdp.cost_sizes / cmdp.step_weight)
 
 
 def _rounding(gamma: float) -> float:

@@ -78,7 +78,16 @@ def _shared(run: Callable[[int, int], T], bounds: list[int]) -> list[T]:
 def helpers() -> int:
     """Number of threads besides the calling one: one per processor, at most three (sweeps are memory-bound)."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(available, 4) - 1
+    return min(available, 4, _MOST[0]) - 1
+
+
+_MOST = [4]
+
+
+def use_at_most(threads: int) -> None:
+    """Limit the threads of this process, which shares its machine with others like it."""
+    _MOST[0] = max(1, threads)
+    helpers.cache_clear()
 
 
 @cache

@@ -30,7 +30,7 @@ from cmdpkit.exact.errors import sum_errors
 from cmdpkit.exact.joined import stationary_policy
 from cmdpkit.exact.levels import LevelMethod
 from cmdpkit.exact.local import ACCURACY, Blend, LocalDual, Outlook, Viewpoint, outlook
-from cmdpkit.exact.master import Mixture, best_mixture, least_violation
+from cmdpkit.exact.master import Mixture, best_mixture, least_violation, row_scales
 from cmdpkit.exact.mdp import Minimum, Oracle, Stop, never
 from cmdpkit.exact.vertex import least_randomised
 from cmdpkit.model import CMDP, StagedTransitions
@@ -72,9 +72,6 @@ COLUMN_ACCURACY = 3e-3
 
 FAR = 1e6
 """A violation counts so many times its scaled size: meeting the limits at all is progress."""
-
-FARTHEST = 1e150
-"""A limit can be far away from what its cost can reach, but not by more than this in the units of the master."""
 
 SURE = 0.5
 """A search with a goal asks the oracle when a blend's Lagrangian is off its prediction by this part of the goal."""
@@ -144,12 +141,7 @@ class ColumnSearch:
         cmdp = self.cmdp
         self.multipliers = np.zeros(cmdp.num_rows)
         self.relaxation = np.zeros(cmdp.num_rows)
-        # Rows of the master are scaled by what a policy can change in them at most.
-        magnitude = cmdp.cost_sizes / cmdp.step_weight
-        spans = cmdp.spans / cmdp.step_weight
-        scales = np.where(spans > 1e-12 * magnitude, spans, magnitude)
-        scales[1:] = np.maximum(scales[1:], np.abs(cmdp.offsets) / FARTHEST)
-        self.scales: Array = np.where(scales > 0.0, scales, 1.0)
+        self.scales: Array = row_scales(cmdp)
         self.units = self.scales[0] / self.scales[1:]  # of the multipliers
         self._oracle = Oracle(cmdp, self.stop, accuracy=COLUMN_ACCURACY * self.tol * cmdp.fine_scales)
         self._visits: Array | None = None

@@ -27,6 +27,19 @@ LEVEL = 0.5
 """The next question lies where the model promises this part of the improvement it promises at most (measured)."""
 
 
+FARTHEST = 1e150
+"""A limit can be far away from what its cost can reach, but not by more than this in the units of the master."""
+
+
+def row_scales(cmdp: Any) -> Array:
+    """(rows + 1,) what a policy can change in each row at most: by these the rows of the master are divided."""
+    magnitude = cmdp.cost_sizes / cmdp.step_weight
+    spans = cmdp.spans / cmdp.step_weight
+    scales = np.where(spans > 1e-12 * magnitude, spans, magnitude)
+    scales[1:] = np.maximum(scales[1:], np.abs(cmdp.offsets) / FARTHEST)
+    return np.where(scales > 0.0, scales, 1.0)
+
+
 class Mixture(NamedTuple):
     """Weights on the columns, and the prices of the rows that support them."""
 

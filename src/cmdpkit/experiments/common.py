@@ -25,6 +25,11 @@ Track = Callable[[Sequence[Any], str], Iterable[Any]]
 """Wraps a sequence and shows the progress of iterating over it."""
 
 
+def plain(items: Sequence[Any], _: str) -> Iterable[Any]:
+    """Show nothing."""
+    return items
+
+
 class Claim(NamedTuple):
     """One statement of the paper, what was measured, and whether it holds."""
 
@@ -49,7 +54,7 @@ class Settings(NamedTuple):
     folder: Path
     seeds: int = 30
     quick: bool = False
-    track: Track = lambda items, _: items
+    track: Track = plain
     formats: tuple[str, ...] = ()
 
     def save(self, drawing: Any, name: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array
+from cmdpkit.cluster import distributed, in_order
 from cmdpkit.drawing import METHODS, band, curve, figure
 from cmdpkit.experiments.common import ALGORITHMS, Claim, Section, Settings, append_row, read_csv, write_csv
 
@@ -62,10 +63,22 @@ def run_once(method: str, seed: int, iterations: int, folder: Path, options: dic
     return {"table": table, "time": np.array(result.time), "steps": np.array(result.steps)}
 
 
+def _run_job(_: None, once: Callable[..., dict[str, Array]], job: tuple[Any, ...]) -> dict[str, Array]:
+    return once(*job)
+
+
+def _name(job: tuple[Any, ...]) -> str:
+    return f"the run of {job[0]}, seed {job[1]}, in {job[3]}"
+
+
 def run_all(
     jobs: Sequence[tuple[Any, ...]], settings: Settings, title: str, once: Callable[..., dict[str, Array]] = run_once
 ) -> list[dict[str, Array]]:
-    """Run the jobs in one single-threaded process per core; results are in the order of the jobs."""
+    """Run the jobs on the cluster that is used, or in one single-threaded process per core; answers are in order."""
+    if distributed():
+        placed = [(method, seed, steps, folder.resolve(), options) for method, seed, steps, folder, options in jobs]
+        answers = in_order(_run_job, placed, None, once, name=_name, ahead=1)
+        return [next(answers) for _ in settings.track(placed, title)]
     if settings.quick:
         return [once(*job) for job in settings.track(jobs, title)]
     before = os.environ.get("OMP_NUM_THREADS")

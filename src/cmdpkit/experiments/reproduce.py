@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from cmdpkit import __version__
+from cmdpkit.cluster import check_cluster, distributed, in_order, using
 from cmdpkit.experiments import (
     adaptive,
     average,
@@ -25,7 +26,7 @@ from cmdpkit.experiments import (
     velocity,
     zero,
 )
-from cmdpkit.experiments.common import Claim, Section, Settings, Track
+from cmdpkit.experiments.common import Claim, Section, Settings, Track, plain
 from cmdpkit.files import write_whole
 
 EXPERIMENTS: dict[str, ModuleType] = {
@@ -43,6 +44,9 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "tasks": tasks,
     "velocity": velocity,
 }
+DIVIDED = ("fig4", "fig4-tuning")
+"""Experiments whose runs are done side by side by the workers of a cluster."""
+
 SLOW = tuple(name for name, module in EXPERIMENTS.items() if getattr(module, "SLOW", False))
 """Experiments that take hours: run by name only. `all` draws and evaluates their data if there are any."""
 
@@ -55,11 +59,13 @@ def reproduce(
     track: Track,
     formats: tuple[str, ...] = (),
     redraw: bool = False,
+    cluster: str | None = None,
 ) -> list[Section]:
     """Run the experiments; write data and figures to `folder`, and a page with the verdicts to `folder`.md.
 
     With `redraw` nothing is run: figures and page are made from the data in `folder`. `formats` are those of the
-    figures besides PNG.
+    figures besides PNG. With `cluster` experiments are
+    run side by side on its workers, and the runs of Figure 4 too; every node must see `folder` under the same name.
     """
     unknown = [name for name in names if name not in (*EXPERIMENTS, "all")]
     if unknown:
@@ -75,10 +81,12 @@ def reproduce(
         missing = [name for name in chosen if not _has_data(name, folder)]
         if missing or not chosen:
             raise FileNotFoundError(f"{folder} has no data of {missing[0] if missing else 'an experiment'} to redraw")
+    check_cluster(cluster)
     folder.mkdir(parents=True, exist_ok=True)
     settings = Settings(folder, seeds, quick, track, formats)
-    for name in () if redraw else chosen:
-        EXPERIMENTS[name].run(settings)
+    if not redraw:
+        with using(cluster):
+            _run(chosen, settings)
     shown = [name for name in EXPERIMENTS if name in chosen or _has_data(name, folder)]
     sections = []
     for name in shown:
@@ -89,6 +97,26 @@ def reproduce(
     page = "\n".join(_page(shown, sections, settings))
     write_whole(page_of(folder), lambda file: file.write(page.encode()))
     return [section for name, section in zip(shown, sections, strict=True) if name in chosen]
+
+
+def _run(names: Sequence[str], settings: Settings) -> None:
+    """Run the experiments; on a cluster whole ones are blocks of work, except for those that divide themselves."""
+    divided = [name for name in names if name in DIVIDED or not distributed()]
+    others = [name for name in names if name not in divided]
+    shared = settings._replace(folder=settings.folder.resolve(), track=plain)
+    for _ in settings.track(list(in_order(_run_one, others, shared=shared, name=_title)), "experiments"):
+        pass
+    for name in divided:
+        EXPERIMENTS[name].run(settings)
+
+
+def _run_one(_: None, settings: Settings, name: str) -> str:
+    EXPERIMENTS[name].run(settings)
+    return name
+
+
+def _title(name: str) -> str:
+    return f"the experiment {name}"
 
 
 def _has_data(name: str, folder: Path) -> bool:

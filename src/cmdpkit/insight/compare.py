@@ -6,9 +6,11 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cmdpkit.checks import check_confidence, check_count, check_nonnegative
+from cmdpkit.cluster import check_cluster, distributed, in_order, using
 from cmdpkit.insight.league import BY, Comparison, Run
 from cmdpkit.insight.trials import ModelTrial, is_random, trial
 from cmdpkit.model import CMDP
@@ -22,6 +24,7 @@ from cmdpkit.training import train
 METHODS = ("pmd-pd", "npg-pd", "crpo")
 ITERATES = ("last", "average")
 Plan = list[tuple["Target", "Entrant", int]]
+Key = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ def compare(
     iterate: str = "last",
     confidence: float = 0.95,
     progress: bool = False,
+    cluster: str | None = None,
     **options: Any,
 ) -> Comparison:
     """Run several methods on the same models and rank them.
@@ -81,6 +85,8 @@ def compare(
         confidence: of Student's intervals for means over seeds; errors, and what it took to reach `tol`, are averaged
             as logarithms.
         progress: show a progress bar on stderr, on a terminal.
+        cluster: "local", "auto" or the address of a Ray cluster on whose workers the runs are made, with the same
+            results (seconds are those of a worker); see docs/cluster.md.
         **options: options of every call of `solve` or `train`.
 
     Example:
@@ -91,25 +97,17 @@ def compare(
         >>> [(s.method, s.reached, s.status) for s in found.standings]
         [('pmd-pd', 1, 'proved'), ('npg-pd', 0, 'iteration limit')]
     """
-    numbers = _seeds(seeds)
+    numbers = seeds_of(seeds)
     _check_call(by, tol, confidence, iterate)
-    targets, entrants = _targets(models), _entrants(methods)
+    targets, entrants = _targets(models), entrants_of(methods)
     subjects = {target.name: target.make(numbers[0]) for target in targets}
     _check_subjects(targets, subjects, limits, by, sampling, iterate)
     _check_methods(entrants, subjects, by, sampling, options)
     plan = _plan(targets, entrants, numbers, subjects, by, sampling)
     shared = {"tol": tol, "max_iterations": max_iterations, "time_limit": time_limit, "sampling": sampling} | options
-    runs: list[Run] = []
-    trials: dict[tuple[str, int], Any] = {}
-    for target, entrant, seed in _tracked(plan, progress):
-        key = (target.name, seed if target.family else numbers[0])
-        if key not in trials:
-            subject = subjects[target.name] if key[1] == numbers[0] else target.make(seed)
-            trials[key] = trial(target.name, subject, limits, iterate, shared)
-        given = {name: value for name, value in shared.items() if value is not None} | dict(entrant.options)
-        runs.append(trials[key].run(entrant.label, entrant.method, seed, given))
-        if runs[-1].status == Status.INTERRUPTED.value:
-            break
+    field = Field(targets, entrants, subjects, numbers[0], limits, iterate, shared)
+    with using(check_cluster(cluster)):
+        runs, trials = _runs(field, plan, progress)
     complete = len(runs) == len(plan) and runs[-1].status != Status.INTERRUPTED.value
     return Comparison(
         runs=runs,
@@ -122,6 +120,73 @@ def compare(
         notes=list(_notes(runs, trials.values(), by, tol, confidence, iterate, complete)),
         complete=complete,
     )
+
+
+@dataclass(frozen=True)
+class Field:
+    """Everything that runs are made of."""
+
+    targets: Sequence[Target]
+    entrants: Sequence[Entrant]
+    subjects: Mapping[str, Any]
+    first: int  # the seed of the subjects
+    limits: Sequence[float] | None
+    iterate: str
+    shared: Mapping[str, Any]  # options of all runs
+
+    def trial(self, key: Key) -> Any:
+        name, seed = key
+        target = next(target for target in self.targets if target.name == name)
+        subject = self.subjects[name] if seed == self.first else target.make(seed)
+        return trial(name, subject, self.limits, self.iterate, self.shared)
+
+    def key(self, target: Target, seed: int) -> Key:
+        """Runs of the same key share what is known of their model."""
+        return target.name, seed if target.family else self.first
+
+
+def _runs(field: Field, plan: Plan, progress: bool) -> tuple[list[Run], dict[Key, Any]]:
+    """Make the runs in order, until one is interrupted; what is known of the models, as far as it was needed."""
+    places = {id(entrant): place for place, entrant in enumerate(field.entrants)}
+    blocks = [(field.key(target, seed), places[id(entrant)], seed) for target, entrant, seed in plan]
+    trials: dict[Key, Any] = {}
+    if distributed():
+        keys = list(dict.fromkeys(key for key, _, _ in blocks))
+        trials = dict(zip(keys, in_order(_trial, keys, field, name=_optimum), strict=True))
+    runs: list[Run] = []
+    answers = in_order(_run, blocks, field, trials, name=partial(_named, field.entrants), ahead=1)
+    for _ in _tracked(plan, progress):
+        try:
+            runs.append(next(answers))
+        except KeyboardInterrupt:
+            if not distributed():
+                raise
+            break
+        if runs[-1].status == Status.INTERRUPTED.value:
+            break
+    return runs, trials
+
+
+def _optimum(key: Key) -> str:
+    return f"the optimum of {key[0]}"
+
+
+def _trial(field: Field, _: None, key: Key) -> Any:
+    return field.trial(key)
+
+
+def _run(field: Field, trials: dict[Key, Any], block: tuple[Key, int, int]) -> Run:
+    key, number, seed = block
+    if key not in trials:
+        trials[key] = field.trial(key)
+    entrant = field.entrants[number]
+    given = {name: value for name, value in field.shared.items() if value is not None} | dict(entrant.options)
+    run: Run = trials[key].run(entrant.label, entrant.method, seed, given)
+    return run
+
+
+def _named(entrants: Sequence[Entrant], block: tuple[Key, int, int]) -> str:
+    return f"the run of {entrants[block[1]].label} on {block[0][0]}, seed {block[2]}"
 
 
 def _plan(
@@ -222,7 +287,7 @@ def _takes_a_seed(subject: Any) -> bool:
     return len([p for p in positional if p.default is p.empty]) == 1
 
 
-def _entrants(methods: Any) -> list[Entrant]:
+def entrants_of(methods: Any) -> list[Entrant]:
     if isinstance(methods, str) or not isinstance(methods, (Sequence, Mapping)):
         methods = [methods]
     labelled = methods.items() if isinstance(methods, Mapping) else [(None, each) for each in methods]
@@ -256,7 +321,7 @@ def _refuse_twice(names: Sequence[str], what: str) -> None:
 # -- checks ------------------------------------------------------------------------------------------------------------
 
 
-def _seeds(seeds: Any) -> list[int]:
+def seeds_of(seeds: Any) -> list[int]:
     if isinstance(seeds, Sequence) and not isinstance(seeds, str):
         found = [check_count(seed, "seeds", least=0) for seed in seeds]
         if not found or len(set(found)) < len(found):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array, check_count, check_nonnegative, check_number
+from cmdpkit.cluster import check_cluster, elsewhere, using
 from cmdpkit.evaluation.patience import cancelled
 from cmdpkit.exact.band import Band
 from cmdpkit.insight.grid import surface
@@ -25,6 +26,7 @@ def frontier(
     tol: float = 1e-4,
     points: int = 11,
     time_limit: float | None = None,
+    cluster: str | None = None,
 ) -> Any:
     """The optimum as a function of one limit (a `Frontier`) or two (a `Surface`), certified everywhere.
 
@@ -38,6 +40,8 @@ def frontier(
         tol: largest distance between the bounds, relative as in `solve`.
         points: points per axis of a surface, if `limits` are not given.
         time_limit: seconds; what is proved until then is returned.
+        cluster: "local", "auto" or the address of a Ray cluster, one worker of which computes the frontier, to the same
+            numbers: its solves build on each other, and are not made side by side. See docs/cluster.md.
 
     Example:
         >>> import cmdpkit as ck
@@ -61,6 +65,13 @@ def frontier(
     inner = cmdp if cmdp.lowering is None else cmdp.lowering.model
     inner.refuse_extremes("a frontier")
     wanted = _values(limits, names)
+    with using(check_cluster(cluster)):
+        found = elsewhere(_compute, (inner, tol, axes, wanted, points, time_limit), f"the frontier of {names}")
+    return replace(found, model=cmdp)
+
+
+def _compute(what: tuple[CMDP, float, list[int], list[Array] | None, int, float | None]) -> Any:
+    inner, tol, axes, wanted, points, time_limit = what
     started = time.perf_counter()
 
     def stop() -> bool:
@@ -68,7 +79,7 @@ def frontier(
 
     band = Band(inner, tol, axes, stop)
     make: Callable[..., Any] = surface if len(axes) == 2 else curve
-    return replace(make(inner, band, axes, wanted, stop, started, points), model=cmdp)
+    return make(inner, band, axes, wanted, stop, started, points)
 
 
 def _axes(cmdp: CMDP, names: Sequence[Any]) -> list[int]:

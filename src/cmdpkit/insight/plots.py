@@ -14,6 +14,7 @@ from cmdpkit.files import PathLike
 if TYPE_CHECKING:
     from cmdpkit.insight.curves import Frontier, Surface
     from cmdpkit.insight.league import Comparison, Run
+    from cmdpkit.insight.sweep import Sweep
 
 DPI = 150
 POINTS = 200
@@ -169,3 +170,31 @@ def _dress(axis: Any, found: Comparison, model: str, title: str, quantity: int |
         for end in found.constraints[model][quantity - 1].ends:
             if np.isfinite(end):
                 axis.axhline(end, color=BLACK, lw=1.2, ls="--", label="limit")
+
+
+def plot_sweep(found: Sweep, path: PathLike, formats: Sequence[str] = ()) -> None:
+    """Objective and violation of every run by its settings; means over seeds are joined, early stops are faint."""
+    check_paths(path, formats)
+    chosen = {run.choice: run.settings for run in found.runs}
+    names = {name for settings in chosen.values() for name in settings}
+    values = [next(iter(settings.values())) for settings in chosen.values()] if len(names) == 1 else []
+    numeric = bool(values) and all(isinstance(value, (int, float)) for value in values)
+    places = dict(zip(chosen, values if numeric else range(len(chosen)), strict=True))
+    methods = list(dict.fromkeys(run.method for run in found.runs))
+    drawing, axes = figure(columns=2)
+    for axis, quantity in zip(axes[0], ("objective", "violation"), strict=True):
+        if numeric and min(values) > 0.0 and max(values) >= 10.0 * min(values):
+            axis.set_xscale("log")
+        for method, look in styles(methods).items():
+            mine = [run for run in found.runs if run.method == method and np.isfinite(getattr(run, quantity))]
+            seen: dict[Any, list[float]] = {}
+            for run in mine:
+                seen.setdefault(places[run.choice], []).append(getattr(run, quantity))
+                strength = 0.25 if run.stopped else 0.8
+                axis.plot(places[run.choice], getattr(run, quantity), look.marker, c=look.colour, ms=4, alpha=strength)
+            curve(axis, list(seen), [np.mean(each) for each in seen.values()], look, method, marker="")
+        axis.set(ylabel=quantity, xlabel=next(iter(names)) if len(names) == 1 else "settings")
+        if not numeric:
+            axis.set_xticks(range(len(chosen)), [text or "default" for text in chosen], rotation=30)
+    axes[0, 0].legend()
+    save(drawing, path, formats, DPI)

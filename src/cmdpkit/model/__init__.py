@@ -5,6 +5,7 @@ from cmdpkit.model.criterion import refuse_averages
 from cmdpkit.model.limits import AtLeast, AtMost, Between, Equal, Limit, OneSided, check_limits
 from cmdpkit.model.pairs import Label, Pairs, check_available, check_labels
 from cmdpkit.model.problem import Problem
+from cmdpkit.model.sharded import Block, ShardedCMDP
 from cmdpkit.model.stages import Stage, StagedTransitions, as_csr
 
 __all__ = [
@@ -12,12 +13,14 @@ __all__ = [
     "AtLeast",
     "AtMost",
     "Between",
+    "Block",
     "Equal",
     "Label",
     "Limit",
     "OneSided",
     "Pairs",
     "Problem",
+    "ShardedCMDP",
     "Stage",
     "StagedTransitions",
     "as_csr",

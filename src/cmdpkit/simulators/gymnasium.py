@@ -61,5 +61,13 @@ def from_gymnasium(
                 values[1:, i] = quantities(int(s), int(a), int(observation), float(reward))
         return following, values
 
-    sizes = {"states": int(states), "actions": int(actions), "block": block}
-    return Simulator(step, start, gamma=gamma, constraints=constraints, bounds=bounds, **sizes)
+    return Simulator(
+        step,
+        start,
+        states=int(states),
+        actions=int(actions),
+        gamma=gamma,
+        constraints=constraints,
+        bounds=bounds,
+        block=block,
+    )

@@ -145,7 +145,7 @@ def _run(_: None, shared: Any, block: tuple[int, int]) -> tuple[Array, Array, An
     begin, end = block
     width = chain[3].shape[1]
     out = (np.zeros((end - begin, width)), np.zeros((end - begin, width)), np.zeros(end - begin, np.int64))
-    run = compiled.rollouts_parallel if large else compiled.rollouts_serial
+    run: Any = compiled.rollouts_parallel if large else compiled.rollouts_serial
     run(*chain, *lengths, counts[begin:end], keys[begin:end], *out)
     return out
 

@@ -20,7 +20,8 @@ import torch
 from numpy.typing import NDArray
 
 from cmdpkit.checks import Array, check_number
-from cmdpkit.envs.batch import as_batch
+from cmdpkit.envs.batch import spread
+from cmdpkit.envs.scattered import Scattered
 from cmdpkit.learners.neural.critics import Critics, Moments
 from cmdpkit.learners.neural.distributions import Distribution, Gaussian, Softmax
 from cmdpkit.learners.neural.local import LocalModel, NeuralView
@@ -108,7 +109,7 @@ class NeuralLearner:
             constraints=tuple(AtMost(None, limit, name=f"cost {i}") for i, limit in enumerate(bounds, start=1)),
         )
         self.measure, self.seed, self.steps, self.gamma = measure, seed, settings.steps, settings.gamma
-        self.envs = as_batch(env, settings.num_envs)
+        self.envs = spread(env, settings.num_envs)
         self.actions = Actions.of(self.envs.single_action_space)
         width = _width(self.envs.single_observation_space)
         rng = np.random.default_rng([seed, 0])
@@ -126,6 +127,11 @@ class NeuralLearner:
         self.best: Best | None = None
         # environments that go on from one iteration to the next
         discount = settings.gamma if measure == "discounted" else 1.0
+        if settings.persist and isinstance(self.envs, Scattered):
+            raise ValueError(
+                "environments that persist would be lost with their worker, and where they stand: "
+                "leave out persist, or cluster"
+            )
         self.stream = Stream(self.envs, len(limits), seed, discount) if settings.persist else None
         self._rollout: Rollout | None = None  # of the current policy, as are the next two
         self._advantages: tuple[Array, Array] | None = None
@@ -167,7 +173,7 @@ class NeuralLearner:
     @property
     def environment_steps(self) -> int:
         """Environment steps used for learning."""
-        return self.iteration * self.steps * self.envs.num_envs
+        return int(self.iteration * self.steps * self.envs.num_envs)
 
     def fingerprint(self) -> str:
         """What tells this environment from others, as far as a few steps of it show."""

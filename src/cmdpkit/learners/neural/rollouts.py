@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from cmdpkit.checks import Array
 from cmdpkit.envs.costs import read_costs
+from cmdpkit.envs.scattered import Scattered
 from cmdpkit.learners.neural.policy import Floats, NeuralPolicy
 
 Truths = NDArray[np.bool_]
@@ -140,7 +141,7 @@ def collect(
     """Roll the policy out. All randomness comes from `rng`, which also seeds the environments.
 
     Args:
-        envs: a vector environment with same-step resets.
+        envs: a vector environment with same-step resets, or `Scattered` ones.
         policy: the policy to follow.
         steps: steps per environment.
         costs: number of costs.
@@ -148,20 +149,52 @@ def collect(
         deterministic: take the most likely actions, which are those drawn without noise.
         start: observations from which the environments go on; by default they are reset first.
     """
-    n, draw, for_env = envs.num_envs, policy.actions.draw, policy.actions.for_env
+    n = envs.num_envs
     seeds = [int(s) for s in rng.integers(2**31, size=n)]  # drawn in any case: what follows must not depend on `start`
+    noise = policy.actions.noise(rng, (steps, n)) * np.float32(not deterministic)
+    if isinstance(envs, Scattered):
+        pieces = [
+            (seeds[begin:end], noise[:, begin:end], (begin, end), None if start is None else start[begin:end])
+            for begin, end in envs.places
+        ]
+        parts = envs.call(_roll, (policy, steps, costs, n), pieces)
+        seen, actions, quantities, ended, terminated, cut = (
+            np.concatenate(column, axis=1) for column in zip(*(part[:6] for part in parts), strict=True)
+        )
+        last = np.empty(seen.shape, dtype=np.float32)
+        for (begin, end), part in zip(envs.places, parts, strict=True):
+            last[:, begin:end][part[5]] = part[6]
+        following, end_points = last[cut], np.concatenate([part[7] for part in parts])
+    else:
+        answer = _roll(envs, (policy, steps, costs, n), (seeds, noise, (0, n), start))
+        seen, actions, quantities, ended, terminated, cut, following, end_points = answer
+    _refuse_nonsense(seen, quantities, following)
+    inputs, beyond = policy.inputs(seen), policy.inputs(following)
+    return Rollout(seen, inputs, actions, quantities, ended, terminated, beyond, cut, end_points)
+
+
+Piece = tuple[list[int], Any, tuple[int, int], Any]
+"""Seeds and noise of some environments, which of all they are, and observations from which they go on."""
+
+
+def _roll(envs: Any, shared: tuple[NeuralPolicy, int, int, int], piece: Piece) -> Any:
+    """Roll the policy out in some of n environments: the columns of a rollout that are theirs."""
+    (policy, steps, costs, n), (seeds, noise, (begin, end), start) = shared, piece
+    count, draw, for_env = end - begin, policy.actions.draw, policy.actions.for_env
     observations = envs.reset(seed=seeds)[0] if start is None else start
     if observations[0].size != policy.width:
         raise ValueError(f"observations have {observations[0].size} numbers, but the policy expects {policy.width}")
-    noise = policy.actions.noise(rng, (steps, n)) * np.float32(not deterministic)
-    seen = np.empty((steps, n, observations[0].size), dtype=np.float32)
-    actions = np.empty((steps, n), np.int64) if policy.actions.discrete else np.empty(noise.shape, np.float32)
-    quantities = np.empty((steps, n, costs + 1))
-    ended, terminated, cut = np.zeros((3, steps, n), dtype=np.bool_)
+    seen = np.empty((steps, count, observations[0].size), dtype=np.float32)
+    actions = np.empty((steps, count), np.int64) if policy.actions.discrete else np.empty(noise.shape, np.float32)
+    quantities = np.empty((steps, count, costs + 1))
+    ended, terminated, cut = np.zeros((3, steps, count), dtype=np.bool_)
+    # Products round as their shape says: all n rows are multiplied, wherever the environments are.
+    rows = np.zeros((n, seen.shape[2]), dtype=np.float32)
     tails = []
     for t in range(steps):
-        seen[t] = observations.reshape(n, -1)
-        actions[t] = draw(policy.outputs(policy.inputs(seen[t])), noise[t])
+        seen[t] = observations.reshape(count, -1)
+        rows[begin:end] = seen[t]
+        actions[t] = draw(policy.outputs(policy.inputs(rows))[begin:end], noise[t])
         try:
             observations, rewards, terminated[t], truncated, infos = envs.step(for_env(actions[t]))
         except Exception as error:
@@ -169,15 +202,13 @@ def collect(
                 f"the environment failed in step {t} of a rollout: {type(error).__name__}: {error}"
             ) from error
         quantities[t, :, 0] = -rewards
-        quantities[t, :, 1:] = read_costs(infos, n, costs)
+        quantities[t, :, 1:] = read_costs(infos, count, costs)
         ended[t] = terminated[t] | truncated
         if t == steps - 1 or truncated.any():
             cut[t] = (truncated | (t == steps - 1)) & ~terminated[t]
             tails += [infos["final_obs"][i] if truncated[i] else observations[i] for i in np.flatnonzero(cut[t])]
     following = np.array(tails, dtype=np.float32).reshape(-1, seen.shape[2])
-    _refuse_nonsense(seen, quantities, following)
-    inputs, beyond = policy.inputs(seen), policy.inputs(following)
-    return Rollout(seen, inputs, actions, quantities, ended, terminated, beyond, cut, np.array(observations))
+    return seen, actions, quantities, ended, terminated, cut, following, np.array(observations)
 
 
 def fingerprint(envs: Any, policy: NeuralPolicy, costs: int) -> str:

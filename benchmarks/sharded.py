@@ -1,0 +1,351 @@
+"""Sharded models against one process: `python benchmarks/sharded.py backups|solve|model [--states N] [--family F]`.
+
+`backups` measures a Bellman backup with exchange and a sweep of m + 1 values on 1, 2 and 4 workers, against the same
+kernels on the whole model in the same run, and the bytes sent. `solve` solves one model to a tolerance, sharded
+(`--workers 0` for all blocks in this process) or as a whole (`--whole`). `cost` prints the model of cost of
+docs/sharded.md from measured constants. `kills` kills workers and nodes at random moments. Blocks are built by a
+function of the state numbers alone, on the workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import resource
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+import cmdpkit as ck
+from cmdpkit.cluster.actors import Workers
+from cmdpkit.cluster.faults import BlocksLost
+from cmdpkit.cluster.session import connect, private_settings
+from cmdpkit.evaluation.backup import bellman, looking_ahead, padded
+from cmdpkit.evaluation.chain import chosen_chain
+from cmdpkit.evaluation.threads import use_at_most
+from cmdpkit.sharded.crew import Crew
+from cmdpkit.sharded.mirror import build_shard
+
+ACTIONS, SUCCESSORS, GAMMA = 4, 5, 0.95
+CHUNK = 65_536
+"""Random numbers belong to chunks of states, so that a model does not depend on its blocks."""
+
+
+def random_graph(states: int, first: int, last: int) -> ck.Block:
+    """Every pair leads to five random states; reward and two costs are random."""
+    parts = [_random_chunk(states, chunk) for chunk in range(first // CHUNK, -(-last // CHUNK))]
+    begin = first // CHUNK * CHUNK
+    to, p, tables = (
+        np.concatenate(part, axis=axis) for part, axis in zip(zip(*parts, strict=True), (0, 0, 1), strict=True)
+    )
+    return _block(states, to[first - begin : last - begin], p[first - begin : last - begin],
+                  tables[:, first - begin : last - begin])  # fmt: skip
+
+
+def _random_chunk(states: int, chunk: int) -> tuple[Any, Any, Any]:
+    rng, n = np.random.default_rng([101, chunk]), min(CHUNK, states - chunk * CHUNK)
+    to = rng.integers(0, states, size=(n, ACTIONS, SUCCESSORS), dtype=np.int32)
+    p = rng.exponential(size=to.shape)
+    return to, p / p.sum(axis=-1, keepdims=True), rng.uniform(size=(3, n, ACTIONS))
+
+
+def lattice(states: int, first: int, last: int) -> ck.Block:
+    """Two queues in tandem on a square: arrivals, and two servers of which each may be fast."""
+    side = round(states**0.5)
+    q1, q2 = np.divmod(np.arange(first, last, dtype=np.int64), side)
+    u1, u2 = np.divmod(np.arange(ACTIONS), 2)
+    fast = np.array([0.25, 0.4])
+    s1, s2 = fast[u1] * (q1 > 0)[:, None], fast[u2] * (q2 > 0)[:, None]
+    on = np.broadcast_to
+    shape = s1.shape
+    to = np.stack(
+        [
+            on((np.minimum(q1 + 1, side - 1) * side + q2)[:, None], shape),
+            on((np.maximum(q1 - 1, 0) * side + np.minimum(q2 + 1, side - 1))[:, None], shape),
+            on((q1 * side + np.maximum(q2 - 1, 0))[:, None], shape),
+            on((q1 * side + q2)[:, None], shape),
+        ],
+        axis=-1,
+    )
+    p = np.stack([np.full(shape, 0.2), s1, s2, 0.8 - s1 - s2], axis=-1)
+    waiting = on(((q1 + 2.0 * q2) / side)[:, None], shape)
+    tables = np.stack([-waiting, on((u1 + u2) * 1.0, shape), on((q2 / side)[:, None], shape)])
+    return _block(states, to, p, tables)
+
+
+def _block(states: int, to: Any, p: Any, tables: Any) -> ck.Block:
+    rows, width = to.shape[0] * to.shape[1], to.shape[2]
+    matrix = sp.csr_array((p.reshape(-1), to.reshape(-1), np.arange(rows + 1) * width), shape=(rows, states))
+    matrix.sum_duplicates()
+    return ck.Block(matrix, tables)
+
+
+FAMILIES = {"random": random_graph, "lattice": lattice}
+LIMITS = {"random": (9.0, 9.0), "lattice": (19.0, 10.0)}
+
+
+def sharded(family: str, states: int, blocks: int) -> ck.ShardedCMDP:
+    if family == "lattice":
+        states = round(states**0.5) ** 2
+    return ck.ShardedCMDP(
+        partial(FAMILIES[family], states),
+        states=states,
+        actions=ACTIONS,
+        blocks=blocks,
+        gamma=GAMMA,
+        constraints=[ck.AtMost(None, limit, name=f"cost {i}") for i, limit in enumerate(LIMITS[family], 1)],
+    )
+
+
+def whole(family: str, states: int) -> ck.CMDP:
+    """The same model in one piece."""
+    model = sharded(family, states, 1)
+    block = model.build(0, model.states)
+    return ck.CMDP(
+        block.transitions,
+        reward=block.quantities[0],
+        constraints=[
+            ck.AtMost(table, limit, name=f"cost {i}")
+            for i, (table, limit) in enumerate(zip(block.quantities[1:], LIMITS[family], strict=True), 1)
+        ],
+        gamma=GAMMA,
+        action_axis=1,
+    )
+
+
+# -- time per backup -------------------------------------------------------------------------------------------------
+
+BATCH = 4
+"""Operations that are submitted at a time, as in a run."""
+
+
+class Cost(NamedTuple):
+    """Of one operation: least seconds in a batch, mean seconds of processor time, bytes."""
+
+    seconds: float
+    processor: float
+    sent: float = 0.0
+
+
+def least(run: Callable[[], None], clock: Callable[[], tuple[float, float]], batches: int) -> Cost:
+    """The cost of one operation, of which `run` does a batch; `clock` tells bytes and processor time so far."""
+    run()
+    times, before = [], clock()
+    for _ in range(batches):
+        started = time.perf_counter()
+        run()
+        times.append((time.perf_counter() - started) / BATCH)
+    sent, processor = (after - now for after, now in zip(clock(), before, strict=True))
+    return Cost(min(times), processor / batches / BATCH, sent / batches / BATCH)
+
+
+def of_whole(cmdp: ck.CMDP, batches: int) -> tuple[Cost, Cost]:
+    """A Bellman backup and a sweep of three values, in this process."""
+    value, choice = np.zeros(cmdp.states), np.zeros(cmdp.states, dtype=np.int32)
+    chain = chosen_chain(cmdp, choice)
+    costs = padded(cmdp.costs[:, cmdp.pairs.rows(choice)].T)
+    tables = [np.zeros_like(costs), np.zeros_like(costs)]
+    ahead = looking_ahead(chain, cmdp.gamma, costs)
+
+    def back_up() -> None:
+        for _ in range(BATCH):
+            value[:] = bellman(cmdp, cmdp.costs[0], value, choice).values
+
+    def sweep() -> None:
+        for _ in range(BATCH):
+            ahead(tables[0], *tables)
+            tables.reverse()
+
+    return tuple(least(run, lambda: (0.0, time.process_time()), batches) for run in (back_up, sweep))  # type: ignore[return-value]
+
+
+def of_blocks(crew: Crew, batches: int) -> tuple[Cost, Cost]:
+    """The same on blocks, one on each worker, with what they send to each other."""
+
+    def clock() -> tuple[float, float]:
+        parts = crew.each("traffic")
+        return float(sum(sent for sent, _ in parts)), time.process_time() + sum(seconds for _, seconds in parts)
+
+    def run(kind: str, args: tuple[Any, ...], steps: list[Any]) -> None:
+        for _ in range(BATCH):
+            steps[0] = crew.submit(kind, *args, after=steps[0], send=True)
+        crew.fetch(steps[0])
+
+    args = (np.array([1.0, 0.0, 0.0]), 0.0, True, True)
+    backup = least(partial(run, "backup", args, [crew.submit("forget_mix", send=True)]), clock, batches)
+    crew.each("adopt")
+    return backup, least(partial(run, "sweep", (False,), [crew.submit("announce", send=True)]), clock, batches)
+
+
+def backups(family: str, states: int, blocks: list[int], batches: int, threads: int) -> None:
+    """One line for every number of blocks, each block on a worker of its own."""
+    use_at_most(threads)
+    cmdp = whole(family, states)
+    print(f"{family}, {cmdp.states:,} states, {cmdp.transitions.nnz:,} entries, {threads} thread(s) in all")
+    print(
+        "| workers | backup, ms | ratio | processor | MB sent | sweep, ms | ratio | processor | MB sent | built in, s |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    with connect("local", object_store=2 * 2**30):
+        for count in blocks:
+            model = sharded(family, states, count)
+            started = time.perf_counter()
+            hosts = Workers(partial(build_shard, model, max(1, threads // count)), count, count)
+            crew = Crew(model, hosts)
+            built = time.perf_counter() - started
+            here, there = of_whole(cmdp, batches), of_blocks(crew, batches)
+            hosts.close()
+            cells = [f"{count}"]
+            for one, other in zip(here, there, strict=True):
+                cells += [f"{1e3 * other.seconds:.1f} (whole: {1e3 * one.seconds:.1f})"]
+                cells += [f"{other.seconds / one.seconds:.2f}", f"{other.processor / one.processor:.2f}"]
+                cells += [f"{other.sent / 1e6:.2f}"]
+            print(f"| {' | '.join(cells)} | {built:.1f} |", flush=True)
+
+
+# -- whole runs ------------------------------------------------------------------------------------------------------
+
+
+def solve(family: str, states: int, blocks: int, workers: int, tol: float, as_whole: bool) -> None:
+    started = time.perf_counter()
+    if as_whole:
+        cmdp = whole(family, states)
+        built = time.perf_counter() - started
+        result = ck.solve(cmdp, tol=tol)
+    else:
+        built = 0.0
+        place = {"cluster": "local", "workers": workers} if workers else {}
+        result = ck.solve(sharded(family, states, blocks), tol=tol, **place)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+    proof = result.certificate
+    line = {
+        "family": family,
+        "states": states,
+        "workers": "whole" if as_whole else workers,
+        "status": result.status.value,
+        "objective": result.objective,
+        "gap": proof.gap,
+        "violation": proof.violation,
+        "iterations": result.iterations,
+        "build": round(built, 1),
+        "seconds": round(result.time, 1),
+        "gigabytes": round(memory, 2),
+        "largest child": round(children, 2),
+    }
+    print(json.dumps(line), flush=True)
+
+
+# -- losses ----------------------------------------------------------------------------------------------------------
+
+
+def kills(times: int, seed: int) -> None:
+    """Kill workers and whole nodes of a cluster at random moments: every run must end with the same numbers."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    model = ck.ShardedCMDP.split(ck.problems.garnet(400, actions=3, constraints=2, gamma=0.9, seed=1), 4)
+    reference = ck.solve(model, tol=1e-3)
+    rng, done, errors = np.random.default_rng(seed), 0, 0
+    with private_settings() as folder:
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "temp_dir": folder})
+        ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+        nodes: list[Any] = []
+        while done < times:
+            nodes += [cluster.add_node(num_cpus=2) for _ in range(2 - len(nodes))]
+            killed: list[str] = []
+            strike = partial(_strike_once, cluster, nodes, killed, rng)
+            try:
+                found = _numbers(_solved(model, strike, rng))
+                assert found == _numbers(reference), (found, _numbers(reference))
+            except BlocksLost as loss:
+                errors += 1
+                print(f"ended with an error: {loss}", flush=True)
+            done += len(killed)
+            print(f"{done} kills, last {killed}", flush=True)
+        print(
+            f"{done} kills: {errors} runs ended with an error that names the blocks, all others with the same numbers"
+        )
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def _solved(model: ck.ShardedCMDP, strike: Callable[[Any], None], rng: Any) -> ck.Result:
+    """One run, with a checkpoint or without."""
+    with tempfile.TemporaryDirectory() as folder:
+        place: dict[str, Any] = {"checkpoint": folder} if rng.uniform() < 0.5 else {}
+        return ck.solve(model, tol=1e-3, cluster="auto", workers=4, callback=strike, **place)
+
+
+def _numbers(result: ck.Result) -> tuple[Any, ...]:
+    return result.objective, result.certificate.bound, result.history.bound.tolist()
+
+
+def _strike_once(cluster: Any, nodes: list[Any], killed: list[str], rng: Any, _: Any) -> None:
+    """Kill a worker or a node a moment after some iteration."""
+    if killed or rng.uniform() > 0.4:
+        return
+    node = bool(rng.uniform() < 0.5)
+    killed.append("node" if node else "worker")
+    threading.Timer(rng.uniform(0.0, 0.3), _strike, (cluster, nodes, node, rng)).start()
+
+
+def _strike(cluster: Any, nodes: list[Any], node: bool, rng: Any) -> None:
+    if node:
+        cluster.remove_node(nodes.pop(0), allow_graceful=False)
+        return
+    hosts = [int(pid) for pid in os.listdir("/proc") if pid.isdecimal() and _is_host(int(pid)) and _is_ours(int(pid))]
+    if hosts:
+        os.kill(hosts[int(rng.integers(len(hosts)))], signal.SIGKILL)
+
+
+def _is_host(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return b"ray::Host" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether a process descends from this one: other clusters on the machine are left alone."""
+    while pid > 1:
+        if pid == os.getpid():
+            return True
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    return False
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("backups", "solve", "kills"))
+    parser.add_argument("--family", choices=tuple(FAMILIES), default="random")
+    parser.add_argument("--states", type=float, default=1e5)
+    parser.add_argument("--blocks", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--batches", type=int, default=6)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--tol", type=float, default=1e-4)
+    parser.add_argument("--whole", action="store_true")
+    parser.add_argument("--times", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args()
+    if chosen.what == "kills":
+        kills(chosen.times, chosen.seed)
+        return
+    if chosen.what == "backups":
+        backups(chosen.family, int(chosen.states), chosen.blocks, chosen.batches, chosen.threads)
+    else:
+        solve(chosen.family, int(chosen.states), chosen.blocks[-1], chosen.workers, chosen.tol, chosen.whole)
+
+
+if __name__ == "__main__":
+    main()

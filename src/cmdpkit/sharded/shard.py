@@ -1,0 +1,390 @@
+"""One block of a sharded model, on the worker that holds it: its rows of P, and slices of values and policies.
+
+The columns of its rows are renumbered: the block's own n states come first, then its halo, the states of other blocks
+to which it leads. A table of values has a row for each of them. What others need of a block it sends as messages, and
+what it needs it finds in its inbox; of a block of which it needs most states it takes all.
+
+Every operation is called as op(inbox, ...) and returns a few numbers and its messages. Sums and products are NumPy's
+own, not those of BLAS, whose order of summation depends on the number of threads.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cmdpkit.checks import Array, longest_row
+from cmdpkit.evaluation import kernels
+from cmdpkit.evaluation.backup import padded, parts
+from cmdpkit.evaluation.chain import chosen_chain, mixed_chain
+from cmdpkit.evaluation.threads import in_blocks
+from cmdpkit.files import load_arrays, save_arrays
+from cmdpkit.model.sharded import Facts, ShardedCMDP
+from cmdpkit.policy import TabularPolicy
+from cmdpkit.sharded.halo import localise
+
+Inbox = list[Any]
+Messages = list[Any]
+KIND = "cmdpkit state of a block"
+
+TURNS = 1.5
+"""Up to this ratio of own states and halo to own states, two tables of values take turns."""
+
+
+class Setup(NamedTuple):
+    """What a block says of itself when it has been built."""
+
+    facts: Facts
+    sources: list[tuple[int, bool]]  # the blocks whose values it needs, and whether all of them
+
+
+class BackupSums(NamedTuple):
+    """What one Bellman backup says about a block."""
+
+    low: float  # of TV − V
+    high: float
+    moved: int
+    start: float  # ρ · TV
+    size: float  # at least ρ · |TV|
+    largest: float  # max |V|
+    now: float  # ρ · V
+    total: float  # Σ V
+
+
+class Swept(NamedTuple):
+    """What one sweep says about a block, for every column."""
+
+    low: Array  # of TV − V
+    high: Array
+    sums: tuple[Array, ...] = ()  # ρ · TV, at least ρ · |TV|, and max |V|, if asked for
+
+
+class Shard:
+    """A block of a sharded model.
+
+    Args:
+        model: the model; only the block is built.
+        number: which block.
+    """
+
+    def __init__(self, model: ShardedCMDP, number: int) -> None:
+        block = model.block(number)
+        self.number, self.first, self.gamma = number, block.first, model.gamma
+        self.pairs, self.costs, self.initial = block.pairs, block.costs, block.initial
+        self.states = self.pairs.states
+        self._facts, self._mass = block.facts, float(np.nextafter(1.01 * block.initial.sum(), np.inf))
+        self.transitions, self.sources = localise(block.transitions, model.bounds, number)
+        self.size = self.transitions.shape[1]  # own states and halo
+        self.columns = len(self.costs)
+        self.exports: list[Any] = []  # what each consumer needs: own states, or None for all
+        self._chain_heads = np.arange(self.states + 1)
+        self.sent = 0  # bytes
+        self.reset([])
+
+    def reset(self, _: Inbox) -> tuple[Setup, Messages]:
+        """Forget all values and policies."""
+        width = 4 if self.columns <= 4 else self.columns
+        self.values = np.zeros((self.size, width))  # V_0..V_m of the current policy, padded
+        # Two tables with a halo take turns, where it is small; else sweeps are copied
+        self._turns = self.size <= TURNS * self.states
+        self._spare = np.zeros((self.size if self._turns else self.states, width))
+        self._backup = np.zeros(self.states)
+        self.mix = np.zeros(self.size)  # Σ w_i V_i
+        self.choice = np.zeros(self.states, dtype=np.int32)
+        self._chosen = np.zeros(self.states, dtype=np.int32)
+        self.kept: dict[str, Any] = {}  # deterministic policies by name
+        self.policies: dict[str, Any] = {}  # randomised ones: π(a|s) of all pairs
+        self._weights: Array | None = None
+        self._mixed_cost = np.empty(0)
+        self.chain: Any = None
+        return Setup(self._facts, [(source.block, source.whole) for source in self.sources]), []
+
+    # -- messages -------------------------------------------------------------------------------------------------
+
+    def ask(self, _: Inbox) -> tuple[None, Messages]:
+        """To every source: which of its states are needed; nothing where all of them are."""
+        return None, [np.empty(0, dtype=np.int64) if s.whole else s.states for s in self.sources]
+
+    def serve(self, inbox: Inbox) -> tuple[None, Messages]:
+        """From every consumer: what it needs."""
+        self.exports = [None if wanted.size == 0 else np.array(wanted) for wanted in inbox]
+        return None, []
+
+    def _send(self, table: Array) -> Messages:
+        """The values of own states: all of them once, if any consumer needs all, and parts for the others."""
+        whole = [self._copied(table)] if any(wanted is None for wanted in self.exports) else []
+        messages = whole + [table[wanted] for wanted in self.exports if wanted is not None]
+        self.sent += sum(message.nbytes for message in messages)
+        return messages
+
+    def _copied(self, table: Array) -> Array:
+        if table.ndim == 1:
+            return np.array(table)
+        out = np.empty(table.shape)
+        kernels.copy_columns(self.values[: self.states], self.columns, out)
+        return out
+
+    def _receive(self, inbox: Inbox, table: Array) -> None:
+        """Put messages from the sources into the halo of a table."""
+        for source, message in zip(self.sources, inbox, strict=True) if inbox else ():
+            if table.ndim == 1:
+                table[source.begin : source.end] = message
+            else:
+                kernels.copy_columns(message, self.columns, self.values[source.begin : source.end])
+
+    def _send_back(self, table: Array) -> Messages:
+        """To every source what its states get, from a table with a halo."""
+        messages = [np.array(table[source.begin : source.end]) for source in self.sources]
+        self.sent += sum(message.nbytes for message in messages)
+        return messages
+
+    def _receive_back(self, inbox: Inbox, table: Array) -> None:
+        """Add what consumers have sent back to own states, in the order of the blocks."""
+        for wanted, message in zip(self.exports, inbox, strict=True) if inbox else ():
+            if wanted is None:
+                table += message
+            else:
+                table[wanted] += message  # every state occurs once
+
+    def traffic(self, _: Inbox) -> tuple[tuple[int, float], Messages]:
+        """Bytes sent so far, and seconds of processor time of this process."""
+        return (self.sent, time.process_time()), []
+
+    # -- one step ahead -------------------------------------------------------------------------------------------
+
+    def backup(
+        self, inbox: Inbox, weights: Array, noise: float, from_mix: bool, go_on: bool
+    ) -> tuple[BackupSums, Messages]:
+        """TV for V = Σ w_i V_i of the last values, and a greedy choice, which `adopt` makes the current policy.
+
+        With `go_on`, TV is sent, for another backup `from_mix` to start from: value iteration.
+        """
+        if from_mix:
+            self._receive(inbox, self.mix)
+        else:
+            self._receive(inbox, self.values[:, : self.columns])
+            kernels.mix(self.values, weights, self.mix)
+        cost = self._cost(weights)
+        backup, value = self._backup, self.mix
+        np.copyto(self._chosen, self.choice)
+        matrix = (self.pairs.heads, self.pairs.largest, *parts(self.transitions))
+
+        def block(first: int, last: int) -> tuple[float, float, int]:
+            found: tuple[float, float, int] = kernels.bellman(
+                *matrix, cost, self.gamma, value, noise, backup, self._chosen, first, last
+            )
+            return found
+
+        low, high, moved = zip(*in_blocks(block, self.states, self.transitions.nnz), strict=True)
+        own = value[: self.states]
+        numbers = BackupSums(
+            min(low),
+            max(high),
+            sum(moved),
+            _dot(self.initial, backup),
+            self._mass * _largest(backup),
+            _largest(own),
+            _dot(self.initial, own),
+            float(own.sum()),
+        )
+        if not go_on:
+            return numbers, []
+        own[:] = backup
+        return numbers, self._send(own)
+
+    def forget_mix(self, _: Inbox) -> tuple[None, Messages]:
+        """Start value iteration from zero."""
+        self.mix[:] = 0.0
+        return None, self._send(self.mix[: self.states])
+
+    def _cost(self, weights: Array) -> Array:
+        """Σ w_i c_i, kept for the next backup with the same weights."""
+        if self._weights is None or not np.array_equal(weights, self._weights):
+            cost = weights[0] * self.costs[0]
+            for i in range(1, self.columns):
+                cost += weights[i] * self.costs[i]
+            self._mixed_cost, self._weights = cost, np.array(weights)
+        return self._mixed_cost
+
+    # -- policies -------------------------------------------------------------------------------------------------
+
+    def adopt(self, _: Inbox) -> tuple[None, Messages]:
+        """Make the greedy choice of the last backup the current policy."""
+        np.copyto(self.choice, self._chosen)
+        return self._follow(self.choice)
+
+    def resume(self, _: Inbox) -> tuple[Any, Messages]:
+        """Return to the current choice after another policy was followed."""
+        return self._follow(self.choice)
+
+    def spread(self, _: Inbox, name: str) -> tuple[None, Messages]:
+        """Keep the uniform policy by name."""
+        self.policies[name] = self.pairs.uniform()
+        return None, []
+
+    def follow(self, _: Inbox, name: str) -> tuple[Any, Messages]:
+        """Make a policy that was kept the current one; tells the largest error of a sum of probabilities."""
+        self.chain = None  # its memory first
+        if name in self.kept:
+            return self._follow(self.kept[name])
+        pi = self.policies[name]
+        self.chain = mixed_chain(self, pi)
+        self._policy_cost = padded(self.pairs.expect(pi, self.costs))
+        return (float(np.abs(self.pairs.sum(pi) - 1.0).max()), longest_row(self.chain)), []
+
+    def _follow(self, choice: Any) -> tuple[Any, Messages]:
+        self.chain = None
+        self.chain = chosen_chain(self, choice)
+        rows = self.pairs.rows(choice)
+        self._policy_cost = np.zeros((self.states, self.values.shape[1]))
+        for i in range(self.columns):
+            self._policy_cost[:, i] = self.costs[i, rows]
+        return (0.0, longest_row(self.chain)), []
+
+    def keep(self, _: Inbox, name: str) -> tuple[None, Messages]:
+        """Keep the current choice by name."""
+        self.kept[name] = self.choice.astype(np.min_scalar_type(self.pairs.actions))
+        return None, []
+
+    def same(self, _: Inbox, names: list[str]) -> tuple[list[bool], Messages]:
+        """Which of the kept policies equal the current choice in this block."""
+        return [bool(np.array_equal(self.kept[name], self.choice)) for name in names], []
+
+    def known(self, _: Inbox) -> tuple[list[str], Messages]:
+        """The names of all policies."""
+        return [*self.kept, *self.policies], []
+
+    def drop(self, _: Inbox, names: list[str]) -> tuple[None, Messages]:
+        """Forget policies."""
+        for name in names:
+            self.kept.pop(name, None)
+            self.policies.pop(name, None)
+        return None, []
+
+    # -- values of the current policy -----------------------------------------------------------------------------
+
+    def announce(self, _: Inbox) -> tuple[None, Messages]:
+        """Send the values as they are."""
+        return None, self._send(self.values[: self.states, : self.columns])
+
+    def sweep(self, inbox: Inbox, measure: bool) -> tuple[Swept, Messages]:
+        """V ← c_π + γ P_π V for all costs at once."""
+        self._receive(inbox, self.values[:, : self.columns])
+        values, out, n = self.values, self._spare, self.columns
+        kernel = kernels.ahead_four if values.shape[1] == 4 else kernels.ahead_many
+        arrays = (self._chain_heads, *parts(self.chain), self._policy_cost, self.gamma, values, values, 0.0, out)
+
+        def block(first: int, last: int) -> tuple[Array, Array]:
+            low, high = np.empty(values.shape[1]), np.empty(values.shape[1])
+            kernel(*arrays, low, high, first, last)
+            return low, high
+
+        found = in_blocks(block, self.states, values.shape[1] * self.chain.nnz)
+        low, high = (np.array(ends)[:, :n] for ends in zip(*found, strict=True))
+        numbers = Swept(low.min(axis=0), high.max(axis=0))
+        if measure:
+            start = np.array([_dot(self.initial, out[: self.states, i]) for i in range(n)])
+            size = np.array([self._mass * _largest(out[: self.states, i]) for i in range(n)])
+            before = np.array([_largest(values[: self.states, i]) for i in range(n)])
+            numbers = numbers._replace(sums=(start, size, before))
+        if self._turns:
+            self.values, self._spare = out, values
+        else:
+            values[: self.states] = out
+        return numbers, self._send(self.values[: self.states, :n])
+
+    def settle(self, inbox: Inbox, shift: Array) -> tuple[tuple[Array, Array], Messages]:
+        """The values of the last sweep, moved by a constant (the middle of MacQueen's interval): ρ · V and max |V|."""
+        self._receive(inbox, self.values[:, : self.columns])
+        for i in range(self.columns):
+            self.values[:, i] += shift[i]
+        own = self.values[: self.states, : self.columns]
+        start = np.array([_dot(self.initial, own[:, i]) for i in range(self.columns)])
+        return (start, np.array([_largest(own[:, i]) for i in range(self.columns)])), []
+
+    # -- visits of the current policy -----------------------------------------------------------------------------
+
+    def depart(self, _: Inbox) -> tuple[float, Messages]:
+        """Start from visits of the right mass; send what flows out of the block."""
+        self.visits = self.initial / (1.0 - self.gamma)
+        return 0.0, self._flow()
+
+    def flow(self, inbox: Inbox, last: bool) -> tuple[float, Messages]:
+        """x ← ρ + γ P_πᵀ x; tells how much has changed in the 1-norm."""
+        moved = self._moved[: self.states]
+        self._receive_back(inbox, moved)
+        after = self.initial + self.gamma * moved
+        change = float(np.abs(after - self.visits).sum())
+        self.visits = after
+        return change, [] if last else self._flow()
+
+    def _flow(self) -> Messages:
+        self._moved = np.empty(self.size)
+        kernels.flow(*parts(self.chain), self.visits, self._moved)
+        return self._send_back(self._moved)
+
+    def occupy(self, _: Inbox, weight: float, name: str, fresh: bool) -> tuple[None, Messages]:
+        """Add the visits of a kept policy to the occupancy of a mixture."""
+        if fresh:
+            self._occupancy = np.zeros(self.pairs.count)
+        self._occupancy[self.pairs.rows(self.kept[name])] += weight * self.visits
+        return None, []
+
+    def blend(self, _: Inbox, name: str) -> tuple[None, Messages]:
+        """The stationary policy of the occupancy; where nothing is visited, the current choice."""
+        fallback = self.pairs.one_hot(self.choice)
+        policy = TabularPolicy.from_occupancy(self.pairs, self.pairs.like(self._occupancy), fallback)
+        self.policies[name] = policy.pi
+        self._occupancy = np.empty(0)
+        return None, []
+
+    def show(self, _: Inbox, name: str) -> tuple[Any, Messages]:
+        """A policy as probabilities (n, A), zero where an action is not available."""
+        pi = self.policies[name] if name in self.policies else self.pairs.one_hot(self.kept[name])
+        return self.pairs.table(pi, 0.0), []
+
+    # -- files ----------------------------------------------------------------------------------------------------
+
+    def write(self, _: Inbox, folder: str, name: str) -> tuple[None, Messages]:
+        """Write the current choice and its values to a file."""
+        arrays = {"choice": self.choice, "values": self.values[: self.states, : self.columns]}
+        save_arrays(self._path(folder, name), KIND, arrays, compress=False)
+        return None, []
+
+    def write_kept(self, _: Inbox, folder: str, name: str) -> tuple[None, Messages]:
+        """Write a kept policy to a file."""
+        save_arrays(self._path(folder, name), KIND, {"choice": self.kept[name]}, compress=False)
+        return None, []
+
+    def read(self, _: Inbox, folder: str, name: str, kept: list[str]) -> tuple[None, Messages]:
+        """Read what `write` and `write_kept` wrote; send the values."""
+        arrays = load_arrays(self._path(folder, name), KIND)
+        self.choice[:] = arrays["choice"]
+        self.values[: self.states, : self.columns] = arrays["values"]
+        self.kept = {each: load_arrays(self._path(folder, each), KIND)["choice"] for each in kept}
+        return None, self._send(self.values[: self.states, : self.columns])
+
+    def install(self, inbox: Inbox) -> tuple[None, Messages]:
+        """Take the values of the halo from the messages."""
+        self._receive(inbox, self.values[:, : self.columns])
+        return None, []
+
+    def remove(self, _: Inbox, folder: str, name: str) -> tuple[None, Messages]:
+        """Remove a file that is not needed any more."""
+        self._path(folder, name).unlink(missing_ok=True)
+        return None, []
+
+    def _path(self, folder: str, name: str) -> Path:
+        return Path(folder) / f"{name}-{self.number:05d}.npz"
+
+
+def _dot(one: Array, other: Array) -> float:
+    return float(np.einsum("s,s->", one, other))
+
+
+def _largest(values: Array) -> float:
+    """max |values|."""
+    return max(float(values.max()), -float(values.min()))

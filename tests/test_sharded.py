@@ -1,0 +1,406 @@
+"""Sharded models: the same answers as the assembled model, whatever the blocks; bad blocks named; files."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import cmdpkit as ck
+from cmdpkit.evaluation.backup import bellman
+from cmdpkit.evaluation.bounds import bound_from_backup, macqueen_bound
+from cmdpkit.run.budget import Budget
+from cmdpkit.sharded.crew import Crew
+from cmdpkit.sharded.oracle import Oracle
+from cmdpkit.sharded.shard import Shard
+from cmdpkit.sharded.solve import Columns
+
+
+def garnet(constraints=2, states=300, seed=3, gamma=0.9):
+    return ck.problems.garnet(states, actions=3, successors=4, constraints=constraints, gamma=gamma, seed=seed)
+
+
+def masked(seed=5):
+    """A model in which some actions are missing, with Equal and Between, per step, and a start in one state."""
+    rng = np.random.default_rng(seed)
+    mask = rng.uniform(size=(60, 4)) < 0.7
+    mask[:, 1] = True
+    P = rng.dirichlet(np.ones(60) * 0.1, size=(60, 4))
+    tables = rng.uniform(size=(3, 60, 4))
+    limits = [ck.Equal(tables[1], 0.5, name="a", per_step=True), ck.Between(tables[2], 3.0, 6.0, name="b")]
+    shape = sp.csr_array(P.reshape(240, 60))
+    return ck.CMDP(shape, cost=tables[0], constraints=limits, gamma=0.9, initial=7, available=mask)
+
+
+def shards(crew: Any) -> Any:
+    return crew.backend.shards
+
+
+def assembled(policy):
+    return np.concatenate(list(policy))
+
+
+def agrees(result, cmdp, tol):
+    """The result against the assembled model, by solvers and proofs that know nothing of blocks."""
+    reference = ck.solve(cmdp, tol=1e-8)
+    assert result.status is ck.Status.OPTIMAL
+    assert result.certificate.optimal(tol)
+    scale = max(1.0, abs(reference.objective))
+    assert abs(result.objective - reference.objective) <= 2.0 * tol * scale
+    # No feasible policy does better than the bound, and the optimum is known
+    better = cmdp.sense * (result.certificate.bound - reference.certificate.bound)
+    assert better <= 1e-7 * scale
+    own = ck.certify(cmdp, assembled(result.policy), result.multipliers)
+    error = result.certificate.accuracy * scale + 1e-12 * scale
+    assert abs(own.objective - result.objective) <= error
+    limits = np.array([max(1.0, float(np.max(np.abs(c.bound)))) for c in cmdp.constraints])
+    assert (
+        abs(own.constraint_values - result.constraint_values) <= (result.certificate.accuracy + 1e-12) * limits
+    ).all()
+    assert own.optimal(tol)
+
+
+@pytest.mark.parametrize("constraints", [0, 1, 2, 3])
+def test_random_graphs_have_the_certified_optimum(constraints):
+    cmdp = garnet(constraints)
+    agrees(ck.solve(ck.ShardedCMDP.split(cmdp, 4), tol=1e-6), cmdp, 1e-6)
+
+
+def test_queues_have_the_certified_optimum():
+    cmdp = ck.problems.two_queues(capacity=8, gamma=0.95)
+    agrees(ck.solve(ck.ShardedCMDP.split(cmdp, [0, 20, 30]), "columns", tol=1e-5), cmdp, 1e-5)
+
+
+def test_missing_actions_and_limits_from_both_sides():
+    cmdp = masked()
+    result = ck.solve(ck.ShardedCMDP.split(cmdp, 3), tol=1e-6)
+    agrees(result, cmdp, 1e-6)
+    assert (assembled(result.policy)[~cmdp.pairs.mask] == 0.0).all()
+
+
+def test_limits_that_cannot_be_met_are_refuted():
+    cmdp = garnet(2)
+    least = [
+        ck.solve(cmdp.with_objective(cost=name).with_limits(dict.fromkeys(cmdp.names))).objective for name in cmdp.names
+    ]
+    tight = cmdp.with_limits({name: value * 1.001 for name, value in zip(cmdp.names, least, strict=True)})
+    assert ck.solve(tight).status is ck.Status.INFEASIBLE
+    result = ck.solve(ck.ShardedCMDP.split(tight, 3))
+    assert result.status is ck.Status.INFEASIBLE
+    proof = result.certificate
+    y = proof.infeasibility
+    assert (y >= 0.0).all()
+    # The margin is attained by no policy: the minimum of y·V on the assembled model is at least as large
+    mixed = tight._derived((), sum(w * np.asarray(c.values) for w, c in zip(y, tight.constraints, strict=True)), False)
+    lowest = ck.solve(mixed, tol=1e-10).objective - float(y @ tight.limits)
+    assert 0.0 < proof.infeasibility_margin <= lowest + 1e-9
+
+
+def test_the_bound_of_a_backup_is_that_of_the_assembled_model():
+    """Backups are bit for bit the same; the bound may lose a little more to rounding."""
+    cmdp = garnet(2, states=500)
+    model = ck.ShardedCMDP.split(cmdp, 4)
+    crew = Crew.in_process(model)
+    rng = np.random.default_rng(0)
+    values, weights = rng.normal(size=(500, 3)), np.array([1.0, 0.3, 0.7])
+    for shard, (first, last) in zip(shards(crew), zip(model.bounds, model.bounds[1:], strict=False), strict=True):
+        shard.values[: shard.states, :3] = values[first:last]
+    crew.fetch(crew.submit("install", after=crew.submit("announce", send=True)))
+    oracle = Oracle(crew, np.zeros(3))
+    backup = oracle.backup(weights)
+    mix = weights[0] * values[:, 0] + weights[1] * values[:, 1] + weights[2] * values[:, 2]
+    cost = weights[0] * cmdp.costs[0] + weights[1] * cmdp.costs[1] + weights[2] * cmdp.costs[2]
+    here = bellman(cmdp, cost, mix, np.zeros(500, dtype=np.int32))
+    assert (backup.low, backup.high, backup.moved) == (here.lowest, here.highest, here.moved)
+    np.testing.assert_array_equal(np.concatenate([s._backup for s in shards(crew)]), here.values)
+    mine = macqueen_bound(cmdp, weights, mix)
+    assert mine - 1e-11 * abs(mine) <= backup.bound <= mine + 1e-12 * abs(mine)
+    assert bound_from_backup(cmdp, weights, mix, here) == pytest.approx(mine, abs=1e-12)
+    # What a block computes for its halo is what the owner has, to the last bit
+    owned = np.concatenate([s.mix[: s.states] for s in shards(crew)])
+    for shard in shards(crew):
+        for source in shard.sources:
+            states = np.arange(source.end - source.begin) if source.whole else source.states
+            np.testing.assert_array_equal(
+                shard.mix[source.begin : source.end], owned[model.bounds[source.block] + states]
+            )
+
+
+def test_proved_values_contain_the_exact_ones():
+    """Also of values that are far from exact: the interval is then wide, never wrong."""
+    cmdp = garnet(2, states=100)
+    model = ck.ShardedCMDP.split(cmdp, 3)
+    crew = Crew.in_process(model)
+    oracle = Oracle(crew, 1e-6 * np.ones(3))
+    oracle.minimise(np.array([1.0, 0.5, 0.5]))
+    crew.each("keep", "it")
+    choice = np.concatenate([shard.kept["it"] for shard in shards(crew)])
+    exact = ck.evaluate(cmdp, cmdp.pairs.one_hot(choice))
+    truth = np.array([-exact.objective, *exact.constraint_values])
+    for accuracy in (1.0, 1e-3, 1e-9):
+        for shard in shards(crew):
+            shard.values[:] = 0.0
+        values, errors = oracle.prove("it", accuracy * np.ones(3))
+        assert (abs(values - truth) <= errors).all()
+        assert (errors <= accuracy * 1.01).all()
+    crew.each("spread", "uniform")
+    exact = ck.evaluate(cmdp, cmdp.pairs.uniform())
+    values, errors = oracle.prove("uniform", 1e-9 * np.ones(3))
+    assert (abs(values - [-exact.objective, *exact.constraint_values]) <= errors).all()
+    assert errors.max() < 2e-9
+
+
+def test_visits_are_those_of_the_assembled_model():
+    cmdp = ck.problems.two_queues(capacity=6, gamma=0.9)
+    crew = Crew.in_process(ck.ShardedCMDP.split(cmdp, [0, 10, 17]))
+    crew.each("spread", "uniform")
+    Oracle(crew, np.zeros(3)).visits("uniform", 1e-12)
+    visits = np.concatenate([shard.visits for shard in shards(crew)])
+    exact = ck.evaluate(cmdp, cmdp.pairs.uniform()).occupancy.sum(axis=1) / (1.0 - cmdp.gamma)
+    np.testing.assert_allclose(visits, exact, atol=1e-10)
+
+
+def test_a_lattice_exchanges_only_its_boundary():
+    """A block of whole rows needs the row before and the row after it, and nothing else."""
+    cmdp = ck.problems.two_queues(capacity=9, gamma=0.9)
+    crew = Crew.in_process(ck.ShardedCMDP.split(cmdp, [0, 30, 70]))
+    halos = [[(source.block, source.end - source.begin) for source in s.sources] for s in shards(crew)]
+    assert halos == [[(1, 10)], [(0, 10), (2, 10)], [(1, 10)]]
+    before = crew.each("traffic")
+    crew.fetch(crew.submit("announce", send=True))
+    after = crew.each("traffic")
+    assert [b[0] - a[0] for a, b in zip(before, after, strict=True)] == [240, 480, 240]  # 10 states, 3 values
+
+
+def test_the_number_of_blocks_is_all_that_the_numbers_depend_on():
+    cmdp = garnet(2)
+    one, same, other = (ck.solve(ck.ShardedCMDP.split(cmdp, blocks), tol=1e-5) for blocks in (4, 4, 3))
+    assert one.objective == same.objective
+    np.testing.assert_array_equal(assembled(one.policy), assembled(same.policy))
+    assert one.objective == pytest.approx(other.objective, rel=2e-5)
+
+
+# -- PMD-PD ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("constraints", [0, 2])
+def test_mirror_steps_on_blocks_are_those_of_the_exact_learner(constraints):
+    """The same loop and rule; the iterates differ by the accuracy of evaluations, which the rule asks for."""
+    cmdp = garnet(constraints)
+    result, exact = ck.solve(ck.ShardedCMDP.split(cmdp, 4), "pmd-pd", tol=1e-5), ck.solve(cmdp, "pmd-pd", tol=1e-5)
+    assert result.iterations == exact.iterations
+    np.testing.assert_allclose(result.history.objective, exact.history.objective, rtol=1e-4)
+    np.testing.assert_allclose(result.history.multipliers, exact.history.multipliers, atol=1e-3)
+    np.testing.assert_allclose(result.history.constraint_values, exact.history.constraint_values, rtol=1e-3)
+    agrees(result, cmdp, 1e-5)
+
+
+def test_mirror_steps_with_missing_actions_and_kept_anchors():
+    """Candidates that are rejected start again from their anchor, with backups: on two queues that happens."""
+    for cmdp in (masked(), ck.problems.two_queues(capacity=8, gamma=0.95)):
+        agrees(ck.solve(ck.ShardedCMDP.split(cmdp, 3), "pmd-pd", tol=1e-4), cmdp, 1e-4)
+
+
+def test_mirror_steps_find_that_limits_cannot_be_met():
+    cmdp = garnet(2, states=100, seed=1).with_limits({"cost 1": 1.0})
+    result = ck.solve(ck.ShardedCMDP.split(cmdp, 3), "pmd-pd")
+    assert result.status is ck.Status.INFEASIBLE
+    assert result.certificate.infeasibility_margin > 0.0
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_models_and_policies_are_written_in_blocks(tmp_path):
+    cmdp = masked()
+    model = ck.ShardedCMDP.split(cmdp, 3)
+    model.save(tmp_path / "model")
+    again = ck.ShardedCMDP.load(tmp_path / "model")
+    assert repr(again) == repr(model)
+    assert [(c.symbol, c.bound, c.per_step) for c in again.constraints] == [
+        (c.symbol, c.bound, c.per_step) for c in cmdp.constraints
+    ]
+    one, other = (ck.solve(m, tol=1e-5) for m in (model, again))
+    assert one.objective == other.objective
+    one.policy.save(tmp_path / "policy")
+    loaded = ck.ShardedPolicy.load(tmp_path / "policy")
+    np.testing.assert_array_equal(assembled(loaded), assembled(one.policy))
+    np.testing.assert_array_equal(loaded.probabilities_of(33), assembled(one.policy)[33])
+    assert sorted(path.name for path in (tmp_path / "policy").iterdir())[-1] == "policy.json"
+
+
+def test_a_run_continues_from_its_folder_to_the_same_numbers(tmp_path):
+    """Stopped after some questions, as if the process were gone; and stopped between two files."""
+    model = ck.ShardedCMDP.split(garnet(2), 3)
+    straight = ck.solve(model, tol=1e-6)
+    part = ck.solve(model, tol=1e-6, max_iterations=4, checkpoint=tmp_path)
+    assert part.status is ck.Status.ITERATION_LIMIT
+    assert np.isfinite(part.certificate.bound)
+    (tmp_path / "values-000009-00001.npz").write_bytes(b"half")  # of a question that was not finished
+    whole = ck.solve(model, tol=1e-6, checkpoint=tmp_path)
+    assert whole.iterations == straight.iterations
+    assert whole.objective == straight.objective
+    assert whole.certificate.bound == straight.certificate.bound
+    np.testing.assert_array_equal(assembled(whole.policy), assembled(straight.policy))
+    np.testing.assert_array_equal(whole.history.bound, straight.history.bound)
+    with pytest.raises(ValueError, match="another model or tolerance"):
+        ck.solve(ck.ShardedCMDP.split(garnet(2, seed=4), 3), tol=1e-6, checkpoint=tmp_path)
+    state = json.loads((tmp_path / "search.json").read_text())
+    (tmp_path / f"{state['name']}-00001.npz").unlink()
+    with pytest.raises(ValueError, match="00001"):
+        ck.solve(model, tol=1e-6, checkpoint=tmp_path)
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
+
+
+def ring(first, last, states=12):
+    s = np.repeat(np.arange(first, last), 2)
+    to = (s + np.tile([0, 1], last - first)) % states
+    P = sp.csr_array((np.ones(to.size), (np.arange(to.size), to)), shape=(to.size, states))
+    return ck.Block(P, np.ones((2, last - first, 2)))
+
+
+def spoilt(change):
+    def build(first, last):
+        block = ring(first, last)
+        return change(block) if first == 8 else block
+
+    return ck.ShardedCMDP(
+        build, states=12, actions=2, blocks=3, gamma=0.9, constraints=[ck.AtMost(None, 5.0, name="wear")]
+    )
+
+
+def scaled(block, factor):
+    P = block.transitions.copy()
+    P.data[3] *= factor
+    return block._replace(transitions=P)
+
+
+def with_nan(block):
+    table = block.quantities.copy()
+    table[1, 2, 1] = np.nan
+    return block._replace(quantities=table)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda b: scaled(b, 0.5), r"block 2 \(states 8 to 11\): the probabilities of state 9, action 1 sum to 0.5"),
+        (lambda b: scaled(b, -1.0), "block 2 .*from state 9, action 1 to state 10 is -1"),
+        (lambda b: scaled(b, np.nan), "block 2 .*from state 9, action 1 to state 10 is nan"),
+        (with_nan, "block 2 .*constraint 'wear' of state 10, action 1 is nan"),
+        (lambda b: b._replace(transitions=b.transitions[:6]), r"block 2 .*shape \(6, 12\).*\(8, 12\)"),
+        (lambda b: b._replace(transitions=b.transitions[:, :11]), r"block 2 .*shape \(8, 11\).*\(8, 12\)"),
+        (lambda b: b._replace(transitions=b.transitions.toarray()), "block 2 .*scipy.sparse"),
+        (lambda b: b._replace(quantities=b.quantities[:, :3]), r"block 2 .*shape \(2, 3, 2\).*\(2, 4, 2\)"),
+        (lambda b: b._replace(initial=np.ones(3)), r"block 2 .*initial has shape \(3,\)"),
+        (lambda b: b._replace(initial=-np.ones(4)), "block 2 .*initial of state 8 is -1"),
+        (lambda b: None, "block 2 .*must return a cmdpkit.Block, not NoneType"),
+    ],
+)
+def test_bad_blocks_are_named(change, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        ck.solve(spoilt(change))
+
+
+def test_columns_out_of_range_are_named():
+    def wild(block):
+        P = block.transitions.copy()
+        P.indices[5] = 99
+        return block._replace(transitions=P)
+
+    with pytest.raises(ValueError, match=r"block 2 .*malformed"):
+        ck.solve(spoilt(wild))
+
+
+def test_a_start_that_does_not_sum_to_one_is_refused():
+    with pytest.raises(ValueError, match=r"sums to 1\.33333333333 over all blocks"):
+        ck.solve(spoilt(lambda b: b._replace(initial=np.full(4, 1.0 / 6.0))))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"average": True}, "discounted sums only, not average=True"),
+        ({"horizon": 5}, "discounted sums only, not horizon=5"),
+        ({"gamma": 1.0}, "below 1"),
+        ({"blocks": 13}, "13 blocks, but only 12 states"),
+        ({"blocks": [0, 5, 5]}, "increasing"),
+        ({"blocks": [1, 5]}, "begin at 0"),
+        ({"initial": 12}, "not one of the states 0 to 11"),
+        ({"build": 3}, "callable"),
+        ({"constraints": [ck.AtMost(np.ones((12, 2)), 1.0)]}, "values come from build"),
+        ({"constraints": [ck.AtMost(None, 1.0, stage=2)]}, "one stage"),
+    ],
+)
+def test_models_that_are_not_supported_are_refused(settings, message):
+    usual = {"build": ring, "states": 12, "actions": 2, "blocks": 3, "gamma": 0.9}
+    with pytest.raises((ValueError, TypeError), match=message):
+        ck.ShardedCMDP(**(usual | settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "lp"}, "'lp' does not know sharded models"),
+        ({"sampling": ck.Sampling()}, "sampling is not for a ShardedCMDP"),
+        ({"deterministic": True}, "deterministic is not for"),
+        ({"step": 1.0}, "unknown option 'step'"),
+        ({"workers": 2}, 'give cluster="local"'),
+        ({"method": "pmd-pd", "checkpoint": "x"}, "keeps no checkpoint"),
+        ({"method": "pmd-pd", "step": 1.0}, "unknown option 'step'"),
+        ({"tol": 0.0}, "tol must be positive"),
+        ({"resume": True}, "checkpoint folder"),
+    ],
+)
+def test_arguments_that_are_not_supported_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        ck.solve(spoilt(lambda b: b), **settings)
+
+
+def test_other_models_refuse_a_cluster_or_blocks():
+    with pytest.raises(ValueError, match="discounted"):
+        ck.ShardedCMDP.split(ck.problems.two_queues(capacity=3, average=True), 2)
+
+
+# -- ends ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_whose_time_is_up_has_a_valid_certificate():
+    cmdp = garnet(2)
+    result = ck.solve(ck.ShardedCMDP.split(cmdp, 3), tol=1e-9, time_limit=0.0)
+    assert result.status is ck.Status.TIME_LIMIT
+    exact = ck.evaluate(cmdp, assembled(result.policy))
+    assert abs(exact.objective - result.objective) <= result.certificate.accuracy * abs(result.objective)
+
+
+def test_a_mixture_is_returned_where_its_policy_is_not_proved(monkeypatch):
+    """Both ways of the answer are valid: a stationary policy with the same values, and the mixture itself."""
+    cmdp = garnet(1)
+    model = ck.ShardedCMDP.split(cmdp, 3)
+    run = Columns(Crew.in_process(model), 1e-6, Budget())
+    monkeypatch.setattr(Oracle, "visits", lambda self, name, accuracy: self.crew.each("depart") and None)
+    monkeypatch.setattr(Shard, "depart", lambda self, _: (setattr(self, "visits", np.ones(self.states)), []))
+    outcome = run.solve()
+    assert outcome.status is ck.Status.OPTIMAL
+    assert not outcome.policy.is_stationary
+    parts = [
+        ck.evaluate(cmdp, np.concatenate([outcome.policy.block(b, part) for b in range(3)])).objective
+        for part in range(outcome.policy.weights.size)
+    ]
+    assert outcome.policy.weights @ parts == pytest.approx(outcome.certificate.objective, rel=1e-7)
+    with pytest.raises(ValueError, match="mixture of 2"):
+        list(outcome.policy)
+
+
+def test_split_keeps_the_limits():
+    cmdp = masked()
+    model = ck.ShardedCMDP.split(cmdp, 2)
+    assert [replace(c, values=None).bound for c in cmdp.constraints] == [c.bound for c in model.constraints]
+    crew = Crew.in_process(model)
+    np.testing.assert_array_equal(crew.model.cost_sizes, cmdp.cost_sizes)
+    np.testing.assert_array_equal(crew.model.spans, cmdp.spans)
+    assert crew.model.row_sums == cmdp.row_sums
