@@ -1594,7 +1594,7 @@ MUTANTS: list[Mutant] = [
         "cli/training.py",
         "training::test_train_and_evaluate_on_the_command_line",
         ("DONE if proof.satisfied else LIMIT_REACHED", "DONE", "an unsafe policy ends like success"),
-        ('("steps", "gamma") if name', '("gamma",) if name', "episodes are judged over other steps than trained"),
+        ('else ("steps", "gamma")', 'else ("gamma",)', "episodes are judged over other steps than trained"),
     ),
     *of(
         "cli/flags.py",

@@ -147,7 +147,7 @@ def test_environments_that_do_not_repeat_themselves_are_refused():
 
 
 def test_short_rollouts_hold_a_limit():
-    """Each of 25 steps may earn 1 and cost ½ on average: at most 5 of 12½, at a price of 2, from rollouts of 10 steps."""
+    """Each of 25 steps may earn 1 and cost ½ on average: at most 5 of 12½, at a price of 2, in rollouts of 10 steps."""
     settings = {"num_envs": 20, "steps": 10, "hidden": [8], "persist": True, "radius": 0.005}
     result = ck.train(Walk, limits=[5.0], iterations=80, **settings)
     assert result.recent(40)[1][0] == pytest.approx(5.0, abs=0.6)
