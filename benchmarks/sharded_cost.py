@@ -83,7 +83,7 @@ def predicted(constants: Constants, family: str, states: float, place: Place, ki
     copies = (sent + received) * constants.copied * place.workers / side_by_side
     # Whole slices come to a node once, whoever needs them there
     network = received * (place.workers / place.nodes if family == "lattice" else 1.0) / NETWORK
-    return compute + copies + (network if place.nodes > 1 else 0.0) + place.workers * constants.task
+    return float(compute + copies + (network if place.nodes > 1 else 0.0) + place.workers * constants.task)
 
 
 def measure() -> Constants:
