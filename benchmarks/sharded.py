@@ -30,7 +30,7 @@ import cmdpkit as ck
 from cmdpkit.cluster.actors import Workers
 from cmdpkit.cluster.faults import BlocksLost
 from cmdpkit.cluster.session import connect, private_settings
-from cmdpkit.evaluation.backup import ahead, bellman, padded
+from cmdpkit.evaluation.backup import bellman, looking_ahead, padded
 from cmdpkit.evaluation.chain import chosen_chain
 from cmdpkit.evaluation.threads import use_at_most
 from cmdpkit.sharded.crew import Crew
@@ -155,6 +155,7 @@ def of_whole(cmdp: ck.CMDP, batches: int) -> tuple[Cost, Cost]:
     chain = chosen_chain(cmdp, choice)
     costs = padded(cmdp.costs[:, cmdp.pairs.rows(choice)].T)
     tables = [np.zeros_like(costs), np.zeros_like(costs)]
+    look = looking_ahead(chain, cmdp.gamma, costs)
 
     def back_up() -> None:
         for _ in range(BATCH):
@@ -162,7 +163,7 @@ def of_whole(cmdp: ck.CMDP, batches: int) -> tuple[Cost, Cost]:
 
     def sweep() -> None:
         for _ in range(BATCH):
-            ahead(chain, cmdp.gamma, costs, *tables)
+            look(tables[0], tables[0], tables[1])
             tables.reverse()
 
     return tuple(least(run, lambda: (0.0, time.process_time()), batches) for run in (back_up, sweep))  # type: ignore[return-value]
