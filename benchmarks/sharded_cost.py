@@ -139,7 +139,7 @@ SOLVE: dict[str, tuple[int, int]] = {"random": (123, 520), "lattice": (76, 2_090
 
 def clusters(constants: Constants) -> None:
     """The table of docs/sharded.md."""
-    print("| model | states | nodes | memory per node | backup | sweep | whole run | sent per backup and node |")
+    print("| model | states | nodes | memory per node | backup | sweep | whole run | received per backup and node |")
     print("|---|---|---|---|---|---|---|---|")
     for family in ("random", "lattice"):
         for states, nodes in ((1e8, 16), (1e8, 64), (1e9, 64), (1e9, 256)):
