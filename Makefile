@@ -5,10 +5,10 @@ STAMP := .venv/.installed
 LIGHT := .venv/.installed-light
 PEERS := .venv/.installed-peers
 
-.PHONY: demo test browser docs lint fuzz endurance bench mutants figures methods clean help
+.PHONY: demo test browser docs lint fuzz endurance bench bench-cluster mutants figures methods clean help
 
 help:  ## show the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 comma := ,
 define install
@@ -64,6 +64,10 @@ bench: $(PEERS)  ## speed, as ratios against named peers in the same run, and do
 	$(BIN)/python benchmarks/scale.py $(if $(QUICK),--quick,--write)
 	$(BIN)/python benchmarks/averages.py $(if $(QUICK),--quick,--write)
 	$(BIN)/python benchmarks/plain.py $(if $(QUICK),--quick,--write)
+
+bench-cluster: $(STAMP)  ## throughput on 1 and 2 workers, then kill workers and nodes: make bench-cluster KILLS=50 QUICK=1
+	$(BIN)/python benchmarks/cluster.py $(if $(QUICK),--quick)
+	$(BIN)/python benchmarks/cluster_faults.py --kills $(or $(KILLS),50)
 
 mutants: $(STAMP)  ## break the package in some hundred ways, and tell which of them the tests notice (half an hour)
 	$(BIN)/python benchmarks/mutants.py

@@ -325,6 +325,27 @@ MUTANTS: list[Mutant] = [
         ("1.01 * local * horizon + ", "1.01 * local + ", "errors of one step only"),
     ),
     *of(
+        "cluster/pool.py",
+        "cluster::test_answers_are_in_order cluster::test_an_error_names_its_block",
+        ("waiting.popleft()", "waiting.pop()", "answers come in another order"),
+        ("raise cause from None", "raise error", "errors of workers are Ray's own"),
+    ),
+    *of(
+        "cluster/session.py",
+        "cluster::test_a_private_cluster_is_private",
+        ('"RAY_AUTH_MODE": "token"', '"RAY_AUTH_MODE": "disabled"', "a private cluster answers to everybody"),
+        ('OR_OSX_CLUSTER": "0"', 'OR_OSX_CLUSTER": "1"', "a private cluster listens on all interfaces"),
+    ),
+    *of(
+        "cluster/crew.py",
+        "cluster::test_an_environment_that_fails_once_is_made_again",
+        (
+            "        except Exception:\n",
+            "        except ZeroDivisionError:\n",
+            "environments that fail are not made again",
+        ),
+    ),
+    *of(
         "simulators/simulator.py",
         "statistics",
         ("(high - low) * length", "high - low", "the span of a sum is that of a step"),
@@ -1100,10 +1121,10 @@ MUTANTS: list[Mutant] = [
     ),
     *of(
         "learners/neural/learner.py",
-        "neural",
+        "neural best_policy",
         (
-            "samples[:, 1:].mean(axis=0) - self.limits",
-            "samples[:, 1:].mean(axis=0) + self.limits",
+            "np.asarray(mean[1:] - self.limits)",
+            "np.asarray(mean[1:] + self.limits)",
             "limits have the wrong sign",
         ),
         ("[self.seed, 1, self.iteration]", "[self.seed, 1]", "every rollout draws the same numbers"),
@@ -1112,12 +1133,29 @@ MUTANTS: list[Mutant] = [
             "[self.seed, 1, self.iteration]",
             "critics are shuffled with the rollout's numbers",
         ),
+        ("mean[1:] + error[1:] > self.limits", "mean[1:] > self.limits", "the best policy may be over its limits"),
+        ("np.asarray(view.values - self.margin)", "np.asarray(view.values)", "margins change what is reported"),
         ("ratio - divergence + discounted(", "ratio + discounted(", "the divergence of the state itself is counted"),
         ("_standardised(-mixed)", "_standardised(mixed)", "costs are maximised"),
         ("weights.step * deviation", "weights.step", "a step means another size in every batch"),
         ("returns = advantages + guess", "returns = advantages", "critics learn advantages"),
         ('"critics_steps": critics.steps,', '"critics_steps": 0,', "checkpoints forget Adam's steps"),
         ('"verdicts": dict(self.verdicts),', '"verdicts": {},', "checkpoints forget the verdicts"),
+    ),
+    *of(
+        "learners/neural/local.py",
+        "implicit_training",
+        ("g[0] @ x[1].T + g[1] @ x[0].T", "g[0] @ x[0].T + g[1] @ x[1].T", "steps are judged by their own samples"),
+        ("scaled / chosen.mean(), 0.0)", "scaled, 0.0)", "a half counts half"),
+    ),
+    *of(
+        "rules/trust_region.py",
+        "implicit_training",
+        ("self.memory * np.diag(", "-0.5 * np.diag(", "multipliers run away from the last ones"),
+        ("np.clip(view.values, -most, most)", "view.values", "violations beyond reach add up"),
+        ("+ state.rest, -reach", "+ 0.0 * state.rest, -reach", "wrong predictions move the limit"),
+        ("slope, hessian), LARGEST)", "slope, hessian), np.inf)", "prices grow without end"),
+        ("rate * (np.log(", "varies * (np.log(", "one iteration sets the units of the multipliers"),
     ),
     *of(
         "learners/neural/networks.py",
@@ -1139,7 +1177,7 @@ MUTANTS: list[Mutant] = [
     ),
     *of(
         "learners/neural/rollouts.py",
-        "neural",
+        "neural implicit_training",
         (
             "(truncated | (t == steps - 1)) & ~terminated[t]",
             "truncated | (t == steps - 1)",
@@ -1162,7 +1200,15 @@ MUTANTS: list[Mutant] = [
             "gamma ** np.arange(1, len(weight) + 1)[:, None]",
             "the first step is discounted",
         ),
+        ("n * whole - (n - 1) * without", "whole + 0.0 * without", "means of all episodes are biased"),
         ("self.ended, gamma * smoothing)", "self.ended, gamma)", "the smoothing of advantages is forgotten"),
+    ),
+    *of(
+        "learners/neural/stream.py",
+        "persist",
+        ("self.standing = rollout.last", "self.standing = rollout.seen[-1]", "environments go on a step too early"),
+        ("sums[over], ages[over] = 0.0, 0.0", "ages[over] = 0.0", "episodes inherit the sums of the last"),
+        ("np.array_equal(np.asarray(seen", "not np.array_equal(np.asarray(seen", "repetitions are not checked"),
     ),
     *of(
         "learners/neural/trust_region.py",
@@ -1321,7 +1367,7 @@ MUTANTS: list[Mutant] = [
         "run/choice.py",
         "options run",
         ("n in open_fields and n in options_of", "n in options_of", "presets replace what was given"),
-        ('"fixed" if fixed else "growing")', '"growing")', "steps of a given size grow"),
+        ('"fixed" if fixed else default)', "default)", "steps of a given size grow"),
         (
             'type(self.rule).__name__} | rule, "options": options}',
             'type(self.rule).__name__}, "options": options}',

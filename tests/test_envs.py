@@ -499,7 +499,7 @@ def test_a_reward_that_is_no_number_is_named():
 
 def test_a_batch_knows_its_own_number():
     assert as_batch(ConstrainedAcrobots(3)).num_envs == 3
-    assert as_batch(Line).num_envs == 10
+    assert as_batch(Line).num_envs == 4
 
 
 def test_a_module_in_the_current_directory_is_found(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 from itertools import islice
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -641,10 +642,11 @@ def test_the_pull_to_the_anchor_by_hand():
     pi = np.array([[0.5, 0.5], [0.25, 0.75], [0.9, 0.1], [0.5, 0.5]], dtype=np.float32)
     anchor = np.array([[0.2, 0.8], [0.5, 0.5], [0.5, 0.5], [0.5, 0.5]], dtype=np.float32)
     actions = np.array([0, 1, 0, 1])
-    y, y_anchor = torch.from_numpy(np.log(pi)), torch.from_numpy(np.log(anchor))
-    found = learner._to_anchor(
-        rollout, y, learner.distribution.log_prob(y, torch.from_numpy(actions)), y_anchor, torch.from_numpy(actions)
-    )
+    # the network answers with the anchor's logarithms, whatever it is asked
+    learner.network = lambda theta, x: torch.from_numpy(np.log(anchor))
+    y, taken = torch.from_numpy(np.log(pi)), torch.from_numpy(actions)
+    local = SimpleNamespace(x=None, y=y, actions=taken, log_prob=learner.distribution.log_prob(y, taken))
+    found = learner._to_anchor(rollout, local, learner.theta)
     ratio = np.log(pi / anchor)[np.arange(4), actions]
     kl = (pi * np.log(pi / anchor)).sum(axis=1)
     # the episode of the first two steps ends with step 1; from step 2 on only step 3 follows
@@ -654,7 +656,8 @@ def test_the_pull_to_the_anchor_by_hand():
 
 def test_critics_are_fitted_to_returns():
     """With smoothing 1 these are the discounted sums of what follows, whatever the critics said before."""
-    learner = NeuralLearner(lambda: Corridor(limit=100), [1.0], num_envs=2, steps=9, hidden=[4], gamma=0.5)
+    settings = {"num_envs": 2, "steps": 9, "hidden": [4], "gamma": 0.5, "smoothing": 1.0}
+    learner = NeuralLearner(lambda: Corridor(limit=100), [1.0], **settings)
     learner.critics.returns.update(np.array([[-10.0, 5.0], [-12.0, 7.0]]))  # so that the critics say something
     fitted = []
     learner.critics.fit = lambda x, returns, rng: fitted.append(returns) or True
@@ -681,7 +684,7 @@ def test_a_step_is_measured_in_the_mixed_cost_itself():
 
 
 def test_a_state_holds_what_the_learner_knows():
-    learner = NeuralLearner(ACROBOT, [50, 50], steps=60, hidden=[8], normalise=True)
+    learner = NeuralLearner(ACROBOT, [50, 50], steps=60, num_envs=10, hidden=[8], normalise=True)
     learner.improve(Weights(0.0, np.array([1.0, 0.0]), inner_steps=2))
     state = learner.state()
     assert state["verdicts"] == dict(learner.verdicts)

@@ -8,7 +8,7 @@ import pytest
 
 from cmdpkit import options
 from cmdpkit.options import option, revalidated, validated
-from cmdpkit.rules import CRPO, NPGPD, PMDPD, GrowingPMDPD, SampledPMDPD
+from cmdpkit.rules import CRPO, NPGPD, PMDPD, GrowingPMDPD, SampledPMDPD, TrustRegionPMDPD
 from cmdpkit.rules.registry import Method, method_of, names, register, variants
 from cmdpkit.run.choice import choose
 from cmdpkit.settings import NeuralSettings, TabularSettings
@@ -83,6 +83,8 @@ def test_variants_live_side_by_side():
     assert {method.steps: method.rule for method in exact} == {"growing": GrowingPMDPD, "fixed": PMDPD}
     sampled = [method for method in variants("pmd-pd") if "sampled" in method.learners]
     assert {method.steps: method.rule for method in sampled} == {"growing": SampledPMDPD, "fixed": PMDPD}
+    neural = [method for method in variants("pmd-pd") if "neural" in method.learners]
+    assert {method.steps: method.rule for method in neural} == {"implicit": TrustRegionPMDPD, "fixed": PMDPD}
     assert method_of(NPGPD()).name == "npg-pd"
     assert method_of(Settings()) == Method("Settings", Settings)
     with pytest.raises(ValueError, match="no learner 'robot'"):
@@ -105,7 +107,7 @@ def test_naming_a_step_asks_for_fixed_steps():
 
 
 def test_presets_fill_what_was_left_open_and_nothing_else():
-    choice = choose("pmd-pd", {}, "neural", NeuralSettings, 2)
+    choice = choose("pmd-pd", {"dual": "fixed"}, "neural", NeuralSettings, 2)
     assert (choice.rule.eta_dual, choice.settings.inner_steps) == (5e-4, 2)
     given = choose("pmd-pd", {"eta_dual": 0.25, "inner_steps": 3, "radius": 0.5}, "neural", NeuralSettings, 2)
     assert (given.rule.eta_dual, given.settings.inner_steps, given.settings.radius) == (0.25, 3, 0.5)

@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cmdpkit.experiments import fig4_tuning
+from cmdpkit.experiments import fig4, fig4_tuning, velocity
 from cmdpkit.experiments.common import Settings, linear_rate, read_csv, slope, write_csv
 from cmdpkit.experiments.reproduce import EXPERIMENTS, SLOW, reproduce
+from cmdpkit.options import options_of
+from cmdpkit.settings import NeuralSettings
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +108,42 @@ def test_csv_round_trip(tmp_path):
     data = read_csv(tmp_path / "a.csv")
     assert list(data["name"]) == ["x", "y"]
     np.testing.assert_array_equal(data["value"], [0.1, 1e-17])
+
+
+def test_figure_4_has_the_papers_settings_whatever_the_defaults_are():
+    free = {
+        "line_search",
+        "inner_steps",
+        "alpha",
+        "critic_rate",
+        "margin",
+        "persist",
+    }  # as published, or the method's own
+    assert set(fig4.PAPER) == set(options_of(NeuralSettings)) - free
+    paper = {"num_envs": 10, "steps": 500, "gamma": 0.98, "hidden": [128, 128], "radius": 0.003, "cg_steps": 10}
+    for method in ("pmd-pd", "npg-pd", "crpo"):
+        assert {name: fig4.OPTIONS[method][name] for name in paper} == paper
+    assert [fig4.OPTIONS[m]["damping"] for m in ("pmd-pd", "npg-pd", "crpo")] == [0.001, 0.001, 0.006]
+
+
+def test_speed_limits_are_judged_by_reward_cost_and_collapses():
+    published = {"A": (100.0, 20.0), "B": (500.0, 40.0)}  # B is over the limit
+    reward, cost = np.array([110.0, 120.0, 100.0]), np.array([20.0, 25.0, 30.0])
+    assert velocity.verdict(reward, cost, published) == "holds"
+    assert velocity.verdict(reward, cost + 3.0, published) == "does not: its cost is 3.0 over the limit"
+    assert velocity.verdict(reward - 20.0, cost, published) == "does not: A earns 10 more"
+    assert "1 of 3 seeds" in velocity.verdict(np.array([300.0, 10.0, 300.0]), cost, published)
+    assert "no published figures" in velocity.verdict(reward, cost, {})
+
+
+def test_robots_are_charged_for_speed():
+    pytest.importorskip("mujoco")
+    for robot in ("Hopper", "Ant"):
+        env = velocity.make(robot)
+        env.reset(seed=0)
+        env.action_space.seed(0)
+        infos = [env.step(env.action_space.sample())[-1] for _ in range(30)]
+        speeds = [np.hypot(i["x_velocity"], i["y_velocity"] if robot == "Ant" else 0.0) for i in infos]
+        if robot == "Hopper":
+            speeds = [i["x_velocity"] for i in infos]
+        assert [i["cost"] for i in infos] == [float(speed > velocity.SPEEDS[robot]) for speed in speeds]

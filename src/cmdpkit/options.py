@@ -130,6 +130,15 @@ def _fraction(value: Any, name: str, _: int | None) -> float:
     return number
 
 
+def _part(value: Any, name: str, _: int | None) -> float:
+    from cmdpkit.checks import check_positive
+
+    number = check_positive(value, name)
+    if number > 1.0:
+        raise ValueError(f"{name} must be at most 1, got {value!r}")
+    return number
+
+
 def _gamma(value: Any, name: str, _: int | None) -> float:
     from cmdpkit.checks import check_gamma
 
@@ -200,6 +209,7 @@ POSITIVE = Domain("a positive number", _positive)
 NONNEGATIVE = Domain("a number that is not negative", _nonnegative)
 ABOVE_ONE = Domain("a number greater than 1", _above_one)
 FRACTION = Domain("a number in [0, 1]", _fraction)
+PART = Domain("a positive number of at most 1", _part)
 GAMMA = Domain("a number in [0, 1)", _gamma)
 CAP = Domain("a number that is not negative, or infinity", _cap)
 WHOLE = Domain("a whole number of at least 1", _whole, "whole")

@@ -13,6 +13,7 @@ from cmdpkit.options import (
     FRACTION,
     GAMMA,
     NONNEGATIVE,
+    NONNEGATIVE_EACH,
     OBJECT,
     POSITIVE,
     WHOLE,
@@ -67,33 +68,42 @@ class ZeroSettings:
 class NeuralSettings:
     """Settings of the neural learner.
 
-    Every iteration resets all environments; its random numbers depend only on the seed and the iteration number.
+    Every iteration resets all environments, unless they persist; its random numbers depend only on the seed and the
+    iteration number.
     """
 
     num_envs: int | None = option(
         None,
         WHOLE,
-        "Environments stepped together; each gives one sample of reward and costs. "
-        "A vector environment has its own number.  [default: 10]",
+        "Environments stepped together. A vector environment has its own number.  [default: 4]",
     )
-    steps: int = option(500, WHOLE, "Steps per environment and iteration.")
-    gamma: float = option(0.98, GAMMA, "Discount factor of the advantages and of the measure 'discounted'.")
+    steps: int = option(1_000, WHOLE, "Steps per environment and iteration.")
+    persist: bool = option(
+        False,
+        FLAG,
+        "Let the environments go on from one iteration to the next, for rollouts shorter than an episode; they are "
+        "reset every 50 iterations.",
+    )
+    gamma: float = option(0.99, GAMMA, "Discount factor of the advantages and of the measure 'discounted'.")
     smoothing: float = option(
-        1.0, FRACTION, "Lambda of generalised advantage estimation; 1 gives Monte-Carlo returns minus values."
+        0.9, FRACTION, "Lambda of generalised advantage estimation; 1 gives Monte-Carlo returns minus values."
     )
-    hidden: tuple[int, ...] = option((128, 128), WIDTHS, "Sizes of the hidden layers of policy and critics.")
-    radius: float = option(0.003, POSITIVE, "Trust-region radius: largest mean KL divergence of a step.")
-    damping: float = option(0.001, NONNEGATIVE, "Added to the diagonal of the Fisher matrix.")
-    cg_steps: int = option(10, WHOLE, "Conjugate-gradient steps per policy step.")
+    hidden: tuple[int, ...] = option((64, 64), WIDTHS, "Sizes of the hidden layers of policy and critics.")
+    radius: float = option(0.02, POSITIVE, "Trust-region radius: largest mean KL divergence of a step.")
+    damping: float = option(0.1, NONNEGATIVE, "Added to the diagonal of the Fisher matrix.")
+    cg_steps: int = option(15, WHOLE, "Conjugate-gradient steps per policy step.")
     line_search: int = option(10, WHOLE, "Maximum number of line-search trials.")
     inner_steps: int = option(1, WHOLE, "Policy iterations per dual update.")
     alpha: float = option(
         1.0, NONNEGATIVE, "Weight of the KL divergence to the anchor policy; effective from the second inner step on."
     )
-    normalise: bool = option(False, FLAG, "Scale observations by their running mean and standard deviation.")
+    normalise: bool = option(True, FLAG, "Scale observations by their running mean and standard deviation.")
+    margin: Any = option(
+        None, NONNEGATIVE_EACH, "Safety margin: training aims at each limit minus this, in units of the cost."
+    )
     critic_rate: float = option(1e-3, POSITIVE, "Learning rate of the critics.")
-    critic_epochs: int = option(5, WHOLE, "Passes over each batch when the critics are fitted.")
-    critic_minibatch: int = option(250, WHOLE, "Minibatch size of the critics.")
+    critic_epochs: int = option(10, WHOLE, "Passes over each batch when the critics are fitted.")
+    critic_minibatch: int = option(128, WHOLE, "Minibatch size of the critics.")
 
 
 ESTIMATORS = ("truncated", "geometric", "pooled")

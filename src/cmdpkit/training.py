@@ -78,7 +78,7 @@ def train(
         cluster: "local", "auto" or the address of a Ray cluster on whose workers the environments run, with the same
             result; see docs/cluster.md. `env` must then be a name or a function.
         **options: options of the method, and of the learner: the fields of `NeuralSettings` (num_envs, steps, gamma,
-            radius, inner_steps, ...). docs/methods.md lists all of them.
+            radius, hidden, ...). docs/methods.md lists all of them.
 
     Example:
         >>> import cmdpkit as ck
@@ -171,6 +171,8 @@ def _result(
     result = TrainingResult(
         status=status,
         policy=learner.policy,
+        best_policy=learner.best_policy,
+        best=None if learner.best is None else learner.best.evidence,
         objective=objective,
         constraint_values=values,
         violations=np.maximum(values - learner.limits, 0.0),
@@ -189,6 +191,8 @@ def _result(
     if folder is not None and rows:
         _write_log(folder / "log.csv", history)
         result.policy.save(folder / "policy.npz")
+        if result.best_policy is not None:
+            result.best_policy.save(folder / "best_policy.npz")
         write_json(folder / "result.json", result.to_dict())
     return result
 
@@ -200,12 +204,13 @@ def certify_on_episodes(
     measure: str = "episode",
     confidence: float = 0.95,
     episodes: int = 1_000,
-    steps: int = 500,
-    gamma: float = 0.98,
+    steps: int = 1_000,
+    gamma: float = 0.99,
     bounds: Sequence[tuple[float, float]] | None = None,
     num_envs: int = 16,
     seed: int = 0,
     progress: bool = False,
+    deterministic: bool = False,
     cluster: str | None = None,
 ) -> SimulationCertificate:
     """Estimate reward and costs on fresh episodes, with confidence intervals and a verdict on every limit.
@@ -223,9 +228,11 @@ def certify_on_episodes(
         num_envs: environments stepped together. Many more may be slow on a busy machine, because BLAS starts threads.
         seed: seed of the episodes.
         progress: show a progress bar on stderr, on a terminal.
+        deterministic: certify the most likely actions instead of drawn ones. Training draws them: the two may differ
+            widely, and a verdict on one says nothing about the other (`certificate.deterministic` says which it is).
         cluster: as for `train`.
     """
-    settings = (limits, measure, confidence, episodes, steps, gamma, bounds, num_envs, seed)
+    settings = (limits, measure, confidence, episodes, steps, gamma, bounds, num_envs, seed, deterministic)
     with using(check_cluster(cluster)):
         if not progress:
             return judge_on_episodes(env, policy, *settings)
@@ -310,6 +317,8 @@ def load_run(folder: PathLike) -> TrainingResult:
         return TrainingResult(
             status=Status(about["status"]),
             policy=NeuralPolicy.load(place / "policy.npz"),
+            best_policy=None if about.get("best") is None else NeuralPolicy.load(place / "best_policy.npz"),
+            best=about.get("best"),
             objective=reward,
             constraint_values=costs,
             violations=np.maximum(costs - limits, 0.0),

@@ -27,6 +27,7 @@ def judge_on_episodes(
     bounds: Sequence[tuple[float, float]] | None,
     num_envs: int,
     seed: int,
+    deterministic: bool = False,
     track: Callable[[Sequence[int]], Iterable[int]] = lambda batches: batches,
 ) -> SimulationCertificate:
     """`certify_on_episodes`; `track` is given the batches to go through, and may show how far they are."""
@@ -48,7 +49,7 @@ def judge_on_episodes(
     batches = range(-(-episodes // envs.num_envs))
     for batch in track(batches):
         # Seeds apart from those of training: episodes that were learned from would flatter the policy.
-        rollout = collect(envs, policy, steps, len(limits), np.random.default_rng([seed, 3, batch]))
+        rollout = collect(envs, policy, steps, len(limits), np.random.default_rng([seed, 3, batch]), deterministic)
         _check_bounds(known, rollout.quantities)
         parts.append(rollout.samples(measure, gamma))
     samples = np.concatenate(parts)[:episodes]
@@ -83,6 +84,7 @@ def judge_on_episodes(
         horizon=steps,
         samples=len(parts) * envs.num_envs * steps,
         assumption="" if known is not None else NORMAL + (NOTHING_LATER if measure == "discounted" else ""),
+        deterministic=deterministic,
     )
 
 

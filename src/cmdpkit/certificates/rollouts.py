@@ -47,6 +47,7 @@ class SimulationCertificate:
     horizon: int
     samples: int  # transitions drawn
     assumption: str = ""  # what the intervals assume beyond independent rollouts; usually nothing
+    deterministic: bool = False  # the policy took its most likely actions, instead of drawing them
 
     @property
     def satisfied(self) -> bool:

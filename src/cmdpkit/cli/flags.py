@@ -115,6 +115,8 @@ def flag(declared: Option, prefix: str = "") -> click.Option:
     name, domain = f"--{declared.name.replace('_', '-')}", declared.domain
     kinds: dict[str, Any] = {"number": float, "whole": int, "numbers": NUMBERS}
     if domain.kind == "flag":
+        if default is True:
+            name = f"{name}/--no-{name.removeprefix('--')}"
         return click.Option([name], is_flag=True, default=None, help=text)
     if domain.kind == "choice":
         return click.Option([name], type=click.Choice(domain.choices), help=text)

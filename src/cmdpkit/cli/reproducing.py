@@ -34,8 +34,8 @@ def reproduce(
 ) -> None:
     """Reproduce the paper's experiments, by name; without names, list them.
 
-    `all` runs those that take minutes. fig4 and fig4-tuning (Acrobot with neural policies) and tasks (CartPole,
-    Pendulum) take hours, and run only by name.
+    `all` runs those that take minutes. fig4 and fig4-tuning (Acrobot with neural policies), tasks (CartPole,
+    Pendulum) and velocity (MuJoCo's robots) take hours, and run only by name.
     """
     from cmdpkit.drawing import parsed_formats
     from cmdpkit.experiments.reproduce import EXPERIMENTS, SLOW, page_of, table

@@ -16,7 +16,9 @@ from cmdpkit.settings import NeuralSettings
 
 def train_flags() -> list[click.Option]:
     """Flags of the methods and of the neural learner."""
-    return [*settings_flags(NeuralSettings), *method_flags("neural")]
+    text = "pmd-pd: an implicit dual step, or Algorithm 1 with a fixed one.  [default: implicit]"
+    dual = click.Option(["--dual"], type=click.Choice(["implicit", "fixed"]), help=text)
+    return [*settings_flags(NeuralSettings), dual, *method_flags("neural")]
 
 
 @click.command(cls=Derived, derive=train_flags, short_help="Train a neural policy on a constrained environment.")
@@ -91,16 +93,27 @@ def train(env: str, method: str, seed: int, out: str | None, others: tuple[str, 
 @click.option("--episodes", default=1_000, show_default=True, help="Number of episodes.")
 @click.option("--confidence", default=0.95, show_default=True, help="Joint confidence of all intervals.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the episodes.")
+@click.option("--best", is_flag=True, help="Certify the best policy within the limits instead of the last one.")
+@click.option("--deterministic", is_flag=True, help="Take the most likely actions instead of drawing them.")
 @CLUSTER
 @JSON
-def evaluate(run: str, episodes: int, confidence: float, seed: int, cluster: str | None, as_json: bool) -> None:
+def evaluate(
+    run: str,
+    episodes: int,
+    confidence: float,
+    seed: int,
+    best: bool,
+    deterministic: bool,
+    cluster: str | None,
+    as_json: bool,
+) -> None:
     """Certify the policy of RUN, a folder written by `cmdpkit train`, on fresh episodes.
 
     Exit codes: 0 every limit is satisfied, 1 a limit is violated or undecided, 2 bad input.
     """
     from cmdpkit.report import episodes_report
 
-    proof, limits = judged(run, episodes, confidence, seed, cluster)
+    proof, limits = judged(run, episodes, confidence, seed, best, deterministic, cluster)
     if as_json:
         click.echo(json.dumps(proof.to_dict(), indent=2))
     else:
@@ -124,7 +137,13 @@ def run_config(run: str) -> dict[str, Any]:
 
 
 def judged(
-    run: str, episodes: int, confidence: float, seed: int, cluster: str | None = None
+    run: str,
+    episodes: int,
+    confidence: float,
+    seed: int,
+    best: bool = False,
+    deterministic: bool = False,
+    cluster: str | None = None,
 ) -> tuple[Any, list[float]]:
     """The certificate of the policy of a run on fresh episodes, and the limits."""
     need("gymnasium")
@@ -139,11 +158,14 @@ def judged(
             f"{run} was trained on a Python function ({env.removeprefix(PYTHON)}), which only your program can "
             "make: use cmdpkit.certify_on_episodes(env, policy, limits)"
         )
-    policy = NeuralPolicy.load(Path(run) / "policy.npz")
-    settings = (limits, config["measure"], confidence, episodes)
-    return certify_on_episodes(
-        env, policy, *settings, seed=seed, progress=True, cluster=cluster, **config["rest"]
-    ), limits
+    file = Path(run) / ("best_policy.npz" if best else "policy.npz")
+    if best and not file.exists():
+        raise FileNotFoundError(f"{run} has no best policy: in no iteration were the costs surely within the limits")
+    settings = {"seed": seed, "deterministic": deterministic, "cluster": cluster, **config["rest"]}
+    proof = certify_on_episodes(
+        env, NeuralPolicy.load(file), limits, config["measure"], confidence, episodes, progress=True, **settings
+    )
+    return proof, limits
 
 
 PYTHON = "python: "

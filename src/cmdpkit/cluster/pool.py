@@ -7,6 +7,7 @@ one process and on any number of workers.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
@@ -22,6 +23,9 @@ RETRIES = 10
 
 AHEAD = 3
 """Blocks per processor that are submitted before the first answer is there, by default."""
+
+PATIENCE = 60.0
+"""Seconds until work is given up if no node is left to do it."""
 
 INTERVAL = 0.1
 """Seconds between two questions whether to stop."""
@@ -147,9 +151,14 @@ def wait_for(reference: Any, name: str, stop: Callable[[], None] | None = None) 
     import ray
     from ray import exceptions
 
+    alone = None  # since when there is no processor left
     while not ray.wait([reference], timeout=INTERVAL)[0]:
         if stop is not None:
             stop()
+        now = time.monotonic()
+        alone = (alone or now) if not ray.cluster_resources().get("CPU") else None
+        if alone is not None and now - alone > PATIENCE:
+            raise WorkerLost(f"{name} waits in vain: no node of the cluster has been alive for {PATIENCE:.0f} s")
     try:
         return ray.get(reference)
     except exceptions.RayTaskError as error:

@@ -16,7 +16,7 @@ from cmdpkit.envs.costs import FloatCosts
 
 SAME_STEP = AutoresetMode.SAME_STEP
 
-COPIES = 10
+COPIES = 4
 """Copies made of an environment by default."""
 
 
@@ -35,7 +35,7 @@ def as_batch(env: str | Callable[[], Any] | VectorEnv, num_envs: int | None = No
     Args:
         env: a registered name, for which a compiled batch is used if there is one; a function that makes one
             environment; or a vector environment, which is checked and used unchanged.
-        num_envs: number of copies; 10 by default. A vector environment has its own number, which need not be repeated.
+        num_envs: number of copies; 4 by default. A vector environment has its own number, which need not be repeated.
         **options: passed to `gymnasium.make` if `env` is a name.
 
     Example:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -21,12 +21,26 @@ ITERATIONS, SEEDS = 400, 10
 LAST = 20  # iterations over which final figures are averaged
 QUANTITIES = ("reward", "cost 1", "cost 2")
 POSSIBLE = (0.0, 500.0)  # a step gives 0 to 1 of each
-# The paper's settings: two policy iterations per dual update for PMD-PD; CRPO steps on the first cost above 50.5, in
-# a trust region of 0.003, 0.006 or 0.01 with no, one or both costs violated.
+PAPER: dict[str, Any] = {
+    "num_envs": 10,
+    "steps": 500,
+    "gamma": 0.98,
+    "smoothing": 1.0,
+    "hidden": [128, 128],
+    "radius": 0.003,
+    "damping": 0.001,
+    "cg_steps": 10,
+    "normalise": False,
+    "critic_epochs": 5,
+    "critic_minibatch": 250,
+}
+"""The paper's settings of the networks and the trust region, for all methods."""
+# Two policy iterations per dual update for PMD-PD; CRPO steps on the first cost above 50.5, in a trust region of 0.003,
+# 0.006 or 0.01 with no, one or both costs violated.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "pmd-pd": {"eta_dual": 5e-4, "inner_steps": 2},
-    "npg-pd": {"eta_dual": 5e-4},
-    "crpo": {"tolerance": -0.5, "first": True, "radii": [0.003, 0.006, 0.01], "damping": 0.006},
+    "pmd-pd": {**PAPER, "eta_dual": 5e-4, "inner_steps": 2},
+    "npg-pd": {**PAPER, "eta_dual": 5e-4},
+    "crpo": {**PAPER, "tolerance": -0.5, "first": True, "radii": [0.003, 0.006, 0.01], "damping": 0.006},
 }
 FAIR = "npg-pd, two steps"
 """NPG-PD with as many policy iterations per dual update as PMD-PD: not in the paper, for a fair comparison."""
@@ -49,27 +63,29 @@ def run_once(method: str, seed: int, iterations: int, folder: Path, options: dic
     return {"table": table, "time": np.array(result.time), "steps": np.array(result.steps)}
 
 
-def _run_job(_: None, __: None, job: tuple[Any, ...]) -> dict[str, Array]:
-    return run_once(*job)
+def _run_job(_: None, once: Callable[..., dict[str, Array]], job: tuple[Any, ...]) -> dict[str, Array]:
+    return once(*job)
 
 
 def _name(job: tuple[Any, ...]) -> str:
     return f"the run of {job[0]}, seed {job[1]}, in {job[3]}"
 
 
-def run_all(jobs: Sequence[tuple[Any, ...]], settings: Settings, title: str) -> list[dict[str, Array]]:
+def run_all(
+    jobs: Sequence[tuple[Any, ...]], settings: Settings, title: str, once: Callable[..., dict[str, Array]] = run_once
+) -> list[dict[str, Array]]:
     """Run the jobs on the cluster that is used, or in one single-threaded process per core; answers are in order."""
     if distributed():
         placed = [(method, seed, steps, folder.resolve(), options) for method, seed, steps, folder, options in jobs]
-        answers = in_order(_run_job, placed, name=_name, ahead=1)
+        answers = in_order(_run_job, placed, None, once, name=_name, ahead=1)
         return [next(answers) for _ in settings.track(placed, title)]
     if settings.quick:
-        return [run_once(*job) for job in settings.track(jobs, title)]
+        return [once(*job) for job in settings.track(jobs, title)]
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
         with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-            waiting: list[Future[dict[str, Array]]] = [pool.submit(run_once, *job) for job in jobs]
+            waiting: list[Future[dict[str, Array]]] = [pool.submit(once, *job) for job in jobs]
             return [future.result() for future in settings.track(waiting, title)]
     finally:
         if before is None:

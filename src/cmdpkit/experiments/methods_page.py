@@ -40,7 +40,7 @@ that can show it what it asks for, and so does an instance of a class of your ow
 def page() -> str:
     """The text of docs/methods.md."""
     ours = [method for method in methods() if method.rule.__module__.startswith(rules.__name__)]
-    found = sorted(ours, key=lambda method: (method.name != "pmd-pd", method.name, method.steps != "growing"))
+    found = sorted(ours, key=lambda method: (method.name != "pmd-pd", method.name, method.steps == "fixed"))
     parts = [INTRODUCTION, *_learner_table(found), *_rule_table(found), *_options(found), *_learners()]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -136,7 +136,8 @@ def _default_and_meaning(option: Option) -> tuple[str, str]:
 
 
 def _title(method: Method) -> str:
-    return f"`{method.name}`" + (f", `steps={method.steps!r}`" if method.steps else "")
+    selector = "dual" if method.learners == ("neural",) else "steps"
+    return f"`{method.name}`" + (f", `{selector}={method.steps!r}`" if method.steps else "")
 
 
 def _file(method: Method) -> str:

@@ -23,6 +23,7 @@ from cmdpkit.experiments import (
     table1,
     tasks,
     theory,
+    velocity,
     zero,
 )
 from cmdpkit.experiments.common import Claim, Section, Settings, Track, plain
@@ -41,6 +42,7 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "fig4": fig4,
     "fig4-tuning": fig4_tuning,
     "tasks": tasks,
+    "velocity": velocity,
 }
 DIVIDED = ("fig4", "fig4-tuning")
 """Experiments whose runs are done side by side by the workers of a cluster."""

@@ -38,6 +38,15 @@ def training_report(result: TrainingResult) -> Group:
     size = f"{result.iterations} iterations, {result.steps:,} steps of the environment, {result.time:.3g} s"
     speed = f" ({result.steps / result.time:,.0f} steps per second)" if result.time > 0 else ""
     notes = [f"method {result.method}, {size}{speed}", f"policy steps: {trouble}"]
+    if result.best is not None:
+        best = result.best
+        costs_shown = ", ".join(
+            f"{c:.4g} ± {e:.2g}" for c, e in zip(best["constraint_values"], best["errors"], strict=True)
+        )
+        earned = f"reward {best['objective']:.5g} ± {best['objective_error']:.2g}, costs {costs_shown}"
+        notes.append(
+            f"best policy within the limits: that of iteration {best['iteration']}, {earned} (standard errors)"
+        )
     if result.folder is not None:
         notes.append(f"the run is in {result.folder}; {_certified_by(result.folder)} certifies its policy")
     return Group(facts, "", *(Text(note, style="dim") for note in notes))
@@ -79,6 +88,8 @@ def episodes_report(certificate: SimulationCertificate, limits: Sequence[float])
         value = f"{certificate.constraint_values[i]:.5g}"
         table.add_row(f"cost {i + 1}", value, f"{low:.5g} to {high:.5g}", f"<= {limit:.6g}", f"[{colour}]{verdict}[/]")
     note = f"{certificate.rollouts:,} fresh episodes of at most {certificate.horizon} steps"
+    if certificate.deterministic:
+        note += ", with the most likely actions"
     if certificate.assumption:
         note += f"; assuming that {certificate.assumption}"
     return Group(table, "", Text(note, style="dim"))

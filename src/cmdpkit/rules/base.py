@@ -56,6 +56,20 @@ class Response(Protocol):
         """(m, m) Σ_s x(s) Cov_a(A_i, A_j): minus their derivative in u, divided by the step."""
 
 
+class Prediction(NamedTuple):
+    """What a natural-gradient step within a trust region does, to first order.
+
+    Weights w_0..w_m are in units of 1/deviations: the step is along −Σ w_i g_i, the natural gradients of the
+    standardised advantages.
+    """
+
+    deviations: CostArray  # of the advantages of −reward and the costs; 0 where one does not vary
+    metric: Array  # (m + 1, m + 1): a step of size t diverges by ½ t² wᵀ metric w, as the samples see it
+    response: Array  # (m + 1, m + 1): it changes the mean advantages, standardised, by −t · response · w; an estimate
+    radius: float  # largest divergence of a step
+    length: float  # a change of the mean advantage changes V_i by so much: steps per episode, for example
+
+
 class UnknownScale(ValueError):
     """A default depends on the scale of the costs, which is unknown."""
 
@@ -101,6 +115,11 @@ class View:
         With `keep_anchor` the step starts from the anchor of the step before instead of the current policy.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot predict the response to a step")
+
+    @property
+    def prediction(self) -> Prediction:
+        """What a step within a trust region does, estimated from samples."""
+        raise NotImplementedError(f"{type(self).__name__} cannot predict a step within a trust region")
 
     @property
     def visit_error(self) -> float:

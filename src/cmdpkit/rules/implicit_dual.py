@@ -81,7 +81,7 @@ class ImplicitDual:
             if here is None or np.where(here.u > 0.0, np.abs(here.slope), here.slope).max() <= negligible:
                 break
             last, hessian = here, self._hessian(here.response.gram)
-            aim = _maximum_of_quadratic(here.u, here.slope, hessian + ROUNDING * np.diag(np.diag(hessian)))
+            aim = maximum_of_quadratic(here.u, here.slope, hessian + ROUNDING * np.diag(np.diag(hessian)))
             here = self._along(here, aim - here.u)
         last = here or last
         return np.asarray(last.u * self.units), np.asarray(last.response.values / self.units)
@@ -141,7 +141,7 @@ def _meet(low: Tangent, high: Tangent) -> float:
     return meet if left < meet < right else 0.5 * (left + right)
 
 
-def _maximum_of_quadratic(u: Array, slope: Array, hessian: Array) -> Array:
+def maximum_of_quadratic(u: Array, slope: Array, hessian: Array) -> Array:
     """argmax over u⁺ ≥ 0 of slope·(u⁺ − u) − ½ (u⁺ − u)ᵀ hessian (u⁺ − u).
 
     Prices that are 0 and should fall stay 0, in most cases; otherwise it is non-negative least squares.

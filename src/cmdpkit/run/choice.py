@@ -12,8 +12,8 @@ from cmdpkit.checks import digest
 from cmdpkit.options import options_of, revalidated, validated
 from cmdpkit.rules.registry import Method, method_of, names, variants
 
-STEPS = "steps"
-"""The option that selects a variant of a method."""
+SELECTOR = {"exact": "steps", "sampled": "steps", "neural": "dual"}
+"""The option that selects a variant of a method, per learner: `steps` is a setting of the neural one."""
 
 FIXED_ONLY = ("step", "eta_dual", "schedule")
 """Options of fixed steps: giving one of them selects fixed steps, unless `steps` says otherwise."""
@@ -57,7 +57,7 @@ def choose(
     given = {name: value for name, value in options.items() if value is not None}
     entry = _entry(method, given, learner)
     if _has_variants(method, learner):
-        given.pop(STEPS, None)  # it has selected the variant
+        given.pop(SELECTOR[learner], None)  # it has selected the variant
     own = {n: o for n, o in entry.options.items() if o.serves(learner)} if isinstance(method, str) else {}
     shared = _taken(settings, entry)
     known = [*own, *shared]
@@ -84,9 +84,11 @@ def _refuse(name: str, entry: Method, known: list[str], learner: str, general: s
     others = [m for m in variants(entry.name) if m is not entry and learner in m.learners]
     for other in others:
         if name in other.options:
-            raise ValueError(f"option {name!r} of method {entry.name!r} needs steps={other.steps!r}")
+            raise ValueError(f"option {name!r} of method {entry.name!r} needs {SELECTOR[learner]}={other.steps!r}")
     all_known = dict.fromkeys([*known, *(option for other in others for option in other.options)])
-    takes = f"it takes {', '.join([*all_known, *([STEPS] if others else [])])}" if known else "it takes none"
+    takes = (
+        f"it takes {', '.join([*all_known, *([SELECTOR[learner]] if others else [])])}" if known else "it takes none"
+    )
     raise ValueError(f"unknown option {name!r} for method {entry.name!r}; {takes}{general}")
 
 
@@ -106,12 +108,15 @@ def _entry(method: Any, given: Mapping[str, Any], learner: str) -> Method:
     if not _has_variants(method, learner):
         return usable[0]
     fixed = [name for name in FIXED_ONLY if name in given]
-    steps = given.get(STEPS, "fixed" if fixed else "growing")
+    default = next(m.steps for m in usable if m.steps != "fixed")
+    selector = SELECTOR[learner]
+    steps = given.get(selector, "fixed" if fixed else default)
     if steps not in [m.steps for m in usable]:
-        raise ValueError(f"steps must be {' or '.join(repr(m.steps) for m in usable)}, got {steps!r}")
-    unfit = [name for name in (*FIXED_ONLY, "alpha") if name in given]
-    if steps == "growing" and unfit:
-        raise ValueError(f"growing steps set {unfit[0]!r} themselves; leave it out, or pass steps='fixed'")
+        raise ValueError(f"{selector} must be {' or '.join(repr(m.steps) for m in usable)}, got {steps!r}")
+    unfit = [name for name in (*FIXED_ONLY, *(["alpha"] if selector == "steps" else [])) if name in given]
+    if steps != "fixed" and unfit:
+        kind = f"{steps} steps" if selector == "steps" else f"{steps} dual steps"
+        raise ValueError(f"{kind} set {unfit[0]!r} themselves; leave it out, or pass {selector}='fixed'")
     return next(m for m in usable if m.steps == steps)
 
 

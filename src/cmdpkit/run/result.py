@@ -181,7 +181,11 @@ class TrainingResult(RunResult):
 
     Attributes:
         status: ITERATION_LIMIT if all iterations were done, otherwise TIME_LIMIT or INTERRUPTED.
-        policy: acts with NumPy alone; `policy.save(path)`, `NeuralPolicy.load(path)`.
+        policy: the last one; acts with NumPy alone; `policy.save(path)`, `NeuralPolicy.load(path)`.
+        best_policy: the one with the highest reward among those whose costs were within the limits, both counted with
+            their standard errors; None if there was none. It was chosen among many: certify it on fresh episodes.
+        best: what its episodes in training showed: `iteration`, `objective`, `objective_error`, `constraint_values`,
+            `errors`.
         objective, constraint_values, violations: mean reward and costs over the last 20 iterations.
         multipliers: (m,) ≥ 0, the rule's last λ.
         history: one row per policy iteration: `objective`, `constraint_values` (K, m), `violation`, `multipliers`
@@ -196,6 +200,8 @@ class TrainingResult(RunResult):
     limits: ConstraintArray
     measure: str
     folder: Path | None = None
+    best_policy: Any = None
+    best: dict[str, Any] | None = None
 
     @property
     def steps(self) -> int:
@@ -224,6 +230,7 @@ class TrainingResult(RunResult):
             "limits": self.limits.tolist(),
             "multipliers": self.multipliers.tolist(),
             "verdicts": self.verdicts,
+            "best": self.best,
             "folder": None if self.folder is None else str(self.folder),
         }
         plain = {name: np.asarray(value).tolist() for name, value in self.policy.arrays().items()} if policy else None

@@ -23,8 +23,8 @@ AnyResult = TypeVar("AnyResult", bound=RunResult)
 
 KIND, VERSIONS = "cmdpkit result", (1, 2)
 MODEL_LATER = ("lows", "objective_name", "objective_per_step")  # what descriptions of models had not at first
-POLICIES = ("policy", "last_policy", "average_policy")
-LATER = ("deterministic_bound",)  # not in the files of older versions
+POLICIES = ("policy", "last_policy", "average_policy", "best_policy")
+LATER = ("deterministic_bound", "best")  # not in the files of older versions
 NOT_SAVED = "memory"  # it belongs to the model, which is not saved either
 CERTIFICATES: dict[str, type] = {"Certificate": Certificate, "SimulationCertificate": SimulationCertificate}
 

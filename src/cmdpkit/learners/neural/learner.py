@@ -17,18 +17,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from cmdpkit.checks import Array, check_number
 from cmdpkit.envs.batch import spread
+from cmdpkit.envs.scattered import Scattered
 from cmdpkit.learners.neural.critics import Critics, Moments
 from cmdpkit.learners.neural.distributions import Distribution, Gaussian, Softmax
+from cmdpkit.learners.neural.local import LocalModel, NeuralView
 from cmdpkit.learners.neural.networks import Network
 from cmdpkit.learners.neural.policy import Actions, NeuralPolicy
-from cmdpkit.learners.neural.rollouts import MEASURES, Rollout, collect, discounted, fingerprint
+from cmdpkit.learners.neural.rollouts import MEASURES, Estimate, Rollout, collect, discounted, fingerprint
+from cmdpkit.learners.neural.stream import Stream
 from cmdpkit.learners.neural.trust_region import PolicyStep, trust_region_step
 from cmdpkit.model import AtMost, Problem
 from cmdpkit.options import validated
-from cmdpkit.rules.base import View, Weights
+from cmdpkit.rules.base import Weights
 from cmdpkit.settings import NeuralSettings
 
 
@@ -46,11 +50,21 @@ class Update(NamedTuple):
     finished: float  # time.perf_counter() at its end
 
 
+class Best(NamedTuple):
+    """The best policy whose costs were within the limits, by more than their standard errors."""
+
+    theta: torch.Tensor
+    shift: Array  # of the observations, as is `scale`; empty if they are not normalised
+    scale: Array
+    evidence: dict[str, Any]  # iteration, and what its episodes in training showed, with standard errors
+
+
 class NeuralLearner:
     """Natural policy gradient with neural networks, within a trust region.
 
-    Every iteration starts with a reset of all environments, and its random numbers depend only on the seed and the
-    iteration number: a learner restored from `state()` continues bit for bit, if its environments respect their seeds.
+    Every iteration starts with a reset of all environments (with `persist`, every 50th), and its random numbers depend
+    only on the seed and the iteration number: a learner restored from `state()` continues bit for bit, if its
+    environments respect their seeds.
 
     Args:
         env: a registered name, a function that makes an environment, or a vector environment (see `envs.as_batch`).
@@ -86,6 +100,7 @@ class NeuralLearner:
         self.settings: NeuralSettings = settings
         bounds = [check_number(limit, f"limits[{i}]") for i, limit in enumerate(limits)]
         self.limits = np.array(bounds)
+        self.margin = np.zeros(len(bounds)) if settings.margin is None else np.asarray(settings.margin, dtype=float)
         self.problem = Problem.described(
             states=0,
             actions=0,
@@ -109,23 +124,50 @@ class NeuralLearner:
         self.iteration = 0
         self.updates: list[Update] = []  # updates of the last `improve`
         self.verdicts: Counter[str] = Counter()  # counts over all policy steps, and of "critics not finite"
-        self._rollout: Rollout | None = None
+        self.best: Best | None = None
+        # environments that go on from one iteration to the next
+        discount = settings.gamma if measure == "discounted" else 1.0
+        if settings.persist and isinstance(self.envs, Scattered):
+            raise ValueError(
+                "environments that persist would be lost with their worker, and where they stand: "
+                "leave out persist, or cluster"
+            )
+        self.stream = Stream(self.envs, len(limits), seed, discount) if settings.persist else None
+        self._rollout: Rollout | None = None  # of the current policy, as are the next two
+        self._advantages: tuple[Array, Array] | None = None
+        self._local: LocalModel | None = None
         torch.set_num_threads(1)  # products are small: more threads do not pay off, and are very slow on a busy machine
 
     @property
     def policy(self) -> NeuralPolicy:
         """The current policy, acting with NumPy alone."""
-        layers = [(w.numpy().copy(), b.numpy().copy()) for w, b in self.network.layers(self.theta)]
-        log_std = None if self.actions.discrete else self.theta[-self.network.free :].numpy().copy()
+        return self._acting(self.theta, *self._scaling())
+
+    @property
+    def best_policy(self) -> NeuralPolicy | None:
+        """The policy of `best`."""
+        return None if self.best is None else self._acting(*self.best[:3])
+
+    def _scaling(self) -> tuple[Array, Array]:
+        """Shift and scale of the observations; empty where they are used as they are."""
         if not self.settings.normalise or not self.observed.count:
-            return NeuralPolicy(layers, self.actions, log_std)
-        return NeuralPolicy(layers, self.actions, log_std, self.observed.mean, self.observed.deviation)
+            return np.zeros(0), np.zeros(0)
+        return self.observed.mean, self.observed.deviation
+
+    def _acting(self, theta: torch.Tensor, shift: Array, scale: Array) -> NeuralPolicy:
+        layers = [(w.numpy().copy(), b.numpy().copy()) for w, b in self.network.layers(theta)]
+        log_std = None if self.actions.discrete else theta[-self.network.free :].numpy().copy()
+        return NeuralPolicy(layers, self.actions, log_std, *((shift, scale) if shift.size else ()))
 
     def rollout(self) -> Rollout:
         """Samples of the current policy; drawn once per policy."""
         if self._rollout is None:
             rng = np.random.default_rng([self.seed, 1, self.iteration])
-            self._rollout = collect(self.envs, self.policy, self.steps, self.limits.size, rng)
+            self._rollout = (
+                collect(self.envs, self.policy, self.steps, self.limits.size, rng)
+                if self.stream is None
+                else self.stream.roll(self.policy, self.steps, self.iteration)
+            )
         return self._rollout
 
     @property
@@ -141,10 +183,43 @@ class NeuralLearner:
         """(num_envs, m + 1): independent samples of the measures of −reward and the costs."""
         return self.rollout().samples(self.measure, self.gamma)
 
-    def look(self) -> View:
-        samples = self.samples()
-        values = np.asarray(samples[:, 1:].mean(axis=0) - self.limits)
-        return View(float(samples[:, 0].mean()), values, gamma=self.gamma)
+    def look(self) -> NeuralView:
+        mean, _, length = self.estimate()
+        values = np.asarray(mean[1:] - self.limits) + self.margin
+        return NeuralView(float(mean[0]), values, None, self.gamma, self.local, self.settings.radius, length)
+
+    def estimate(self) -> Estimate:
+        """The measures of −reward and costs of the current policy, from its rollout."""
+        rollout = self.rollout()
+        if self.stream is None or self.measure == "step":
+            return rollout.estimate(self.measure, self.gamma)
+        return self.stream.estimate(rollout)
+
+    def advantages(self) -> tuple[Array, Array]:
+        """The generalised advantages of the current rollout (T, n, m + 1), and the critics' values."""
+        rollout = self.rollout()
+        if self._advantages is None:
+            guess = self.critics.values(_rows(rollout.inputs)).reshape(rollout.quantities.shape)
+            beyond = self.critics.values(rollout.following)
+            self._advantages = rollout.advantages(guess, beyond, self.gamma, self.settings.smoothing), guess
+        return self._advantages
+
+    def local(self) -> LocalModel:
+        """The local model of the current policy; computed once per policy."""
+        if self._local is None:
+            rollout, settings = self.rollout(), self.settings
+            self._local = LocalModel(
+                self.theta,
+                self.network,
+                self.distribution,
+                torch.from_numpy(_rows(rollout.inputs)),
+                torch.from_numpy(rollout.actions).flatten(0, 1),
+                _rows(self.advantages()[0]),
+                rollout.half().ravel(),
+                settings.damping,
+                settings.cg_steps,
+            )
+        return self._local
 
     def improve(self, weights: Weights) -> int:
         """t_k policy iterations on c̃, each with its own samples, anchored at the current policy.
@@ -153,7 +228,8 @@ class NeuralLearner:
         depends on the samples alone, whatever `weights.accuracy` is.
         """
         if weights.anchor == "return":
-            self.theta, self._rollout = self._anchor, None
+            self.theta = self._anchor
+            self._forget()
         elif weights.anchor is None:
             self._anchor = self.theta
         anchor = self._anchor
@@ -162,58 +238,56 @@ class NeuralLearner:
         return steps
 
     def _iterate(self, weights: Weights, anchor: torch.Tensor) -> Update:
-        rollout, view = self.rollout(), self.look()
-        x = rollout.inputs.reshape(-1, rollout.inputs.shape[-1])
-        guess = self.critics.values(x).reshape(rollout.quantities.shape)
-        advantages = rollout.advantages(
-            guess, self.critics.values(rollout.following), self.gamma, self.settings.smoothing
-        )
+        rollout, view, x = self.rollout(), self.look(), _rows(self.rollout().inputs)
+        self._remember(*self.estimate()[:2])
+        advantages, guess = self.advantages()
         returns = advantages + guess
-        outcome = self._step(rollout, torch.from_numpy(x), advantages, weights, anchor)
+        outcome = self._step(rollout, self.local(), weights, anchor)
         if not self.critics.fit(x, returns.reshape(len(x), -1), np.random.default_rng([self.seed, 2, self.iteration])):
             self.verdicts["critics not finite"] += 1
         self.verdicts[outcome.verdict] += 1
         if self.settings.normalise:
             self.observed.update(rollout.seen.reshape(x.shape))
-        self.theta, self._rollout = outcome.theta, None
+        self.theta = outcome.theta
+        self._forget()
         self.iteration += 1
         explained = 1.0 - advantages.var(axis=(0, 1)) / np.maximum(returns.var(axis=(0, 1)), 1e-12)
-        return Update(self.iteration, view.objective, view.values, *outcome[1:], explained, time.perf_counter())
+        values = np.asarray(view.values - self.margin)
+        return Update(self.iteration, view.objective, values, *outcome[1:], explained, time.perf_counter())
 
-    def _step(
-        self, rollout: Rollout, x: torch.Tensor, advantages: Array, weights: Weights, anchor: torch.Tensor
-    ) -> PolicyStep:
+    def _remember(self, mean: Array, error: Array) -> None:
+        """Keep the current policy as the best if its costs are within the limits and it earns more, errors counted."""
+        if (mean[1:] + error[1:] > self.limits).any():
+            return
+        reward, surely = -float(mean[0]), -float(mean[0] + error[0])
+        if self.best is not None:
+            before = self.best.evidence
+            if before["objective"] - before["objective_error"] >= surely:
+                return
+        evidence = {
+            "iteration": self.iteration + 1,
+            "objective": reward,
+            "objective_error": float(error[0]),
+            "constraint_values": mean[1:].tolist(),
+            "errors": error[1:].tolist(),
+        }
+        self.best = Best(self.theta, *self._scaling(), evidence)
+
+    def _step(self, rollout: Rollout, local: LocalModel, weights: Weights, anchor: torch.Tensor) -> PolicyStep:
         """The trust-region step on the standardised advantage of the mixed cost."""
-        theta, network, pi, settings = self.theta, self.network, self.distribution, self.settings
-        actions = torch.from_numpy(rollout.actions).flatten(0, 1)
-        hidden = network.activations(theta, x)
-        y = hidden[-1]
-        log_prob = pi.log_prob(y, actions)
+        settings = self.settings
         # Ã = w_0 A_0 + Σ w_i A_i                                                        (eq. tilde-c)
-        mixed = advantages @ np.append(weights.objective, weights.constraints)
-        if settings.alpha and theta is not anchor:
-            mixed += settings.alpha * self._to_anchor(rollout, y, log_prob, network(anchor, x), actions)
+        mixed = local.advantages @ np.append(weights.objective, weights.constraints)
+        if settings.alpha and self.theta is not anchor:
+            mixed += settings.alpha * self._to_anchor(rollout, local, anchor)
         # Costs are minimised; the trust region maximises −Ã in units of its deviation.
         deviation = float(mixed.std())
-        benefit = torch.from_numpy(_standardised(-mixed).astype(np.float32).ravel())
-
-        def judge(candidate: torch.Tensor) -> tuple[float, float]:
-            moved = network(candidate, x)
-            ratio = (pi.log_prob(moved, actions) - log_prob).exp()
-            return float((ratio * benefit).mean()), float(pi.divergence(y, moved).mean())
-
-        # g = (1/N) Jᵀ (benefit · ∂ log π/∂y),   F v = (1/N) Jᵀ M J v
-        gradient = network.gradient(theta, hidden, pi.score(y, actions) * benefit[:, None]).div_(len(x))
-        metric = pi.metric(y)
-
-        def fisher(v: torch.Tensor) -> torch.Tensor:
-            return network.gradient(theta, hidden, metric(network.forward_derivative(theta, hidden, v))).div_(len(x))
-
+        benefit = torch.from_numpy(_standardised(-mixed).astype(np.float32))
         return trust_region_step(
-            theta,
-            gradient,
-            fisher,
-            judge,
+            self.theta,
+            local.gradient(benefit),
+            local.fisher,
+            local.judge(benefit),
             settings.radius if weights.radius is None else weights.radius,
             settings.damping,
             settings.cg_steps,
@@ -222,12 +296,18 @@ class NeuralLearner:
             None if weights.step is None else weights.step * deviation,
         )
 
-    def _to_anchor(self, rollout: Rollout, y: Any, log_prob: Any, y_anchor: Any, actions: Any) -> Array:
+    def _to_anchor(self, rollout: Rollout, local: LocalModel, anchor: torch.Tensor) -> Array:
         """log π/π_k at the step itself, and the discounted KL(π ‖ π_k) of the states after it  (eq. regu-Q)."""
-        shape = rollout.ended.shape
-        ratio = (log_prob - self.distribution.log_prob(y_anchor, actions)).numpy().reshape(shape)
-        divergence = self.distribution.divergence(y, y_anchor).numpy().reshape(shape)
-        return np.asarray(ratio - divergence + discounted(divergence, rollout.ended, self.gamma))
+        y, shape = self.network(anchor, local.x), rollout.ended.shape
+        ratio = (local.log_prob - self.distribution.log_prob(y, local.actions)).numpy().reshape(shape)
+        divergence = self.distribution.divergence(local.y, y).numpy().reshape(shape)
+        return np.asarray(ratio - divergence + discounted(divergence, rollout.ended, self.gamma)).ravel()
+
+    def _forget(self) -> None:
+        """Forget what is known of the last policy."""
+        if self.stream is not None and self._rollout is not None:
+            self.stream.proceed(self._rollout)
+        self._rollout = self._advantages = self._local = None
 
     def state(self) -> dict[str, Any]:
         """The complete state, as arrays and numbers. The current rollout is not included; it is drawn again."""
@@ -244,6 +324,8 @@ class NeuralLearner:
             "iteration": self.iteration,
             "seed": self.seed,
             "verdicts": dict(self.verdicts),
+            **({} if self.best is None else _best_state(self.best)),
+            **({} if self.stream is None else {f"stream_{name}": x for name, x in self.stream.state().items()}),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -266,11 +348,29 @@ class NeuralLearner:
             moments.count = float(state[f"{name}_count"])
             moments.mean, moments.squares = np.array(state[f"{name}_mean"]), np.array(state[f"{name}_squares"])
         self.verdicts = Counter(state["verdicts"])
-        self._rollout, self.updates = None, []
+        self.best = None
+        if "best_theta" in state:
+            shift, scale = np.array(state["best_shift"]), np.array(state["best_scale"])
+            self.best = Best(_tensor(state["best_theta"]), shift, scale, dict(state["best_evidence"]))
+        self._rollout = None
+        self._forget()
+        if self.stream is not None:
+            self.stream.restore({n.removeprefix("stream_"): x for n, x in state.items() if n.startswith("stream_")})
+        self.updates = []
+
+
+def _best_state(best: Best) -> dict[str, Any]:
+    parts = {"theta": best.theta.numpy().copy(), "shift": best.shift, "scale": best.scale, "evidence": best.evidence}
+    return {f"best_{name}": value for name, value in parts.items()}
 
 
 def _tensor(array: Any) -> torch.Tensor:
     return torch.from_numpy(np.array(array, dtype=np.float32))
+
+
+def _rows(table: NDArray[Any]) -> NDArray[Any]:
+    """(T, n, k) as (T · n, k)."""
+    return table.reshape(-1, table.shape[-1])
 
 
 def _standardised(x: Array) -> Array:

@@ -126,14 +126,23 @@ class NeuralPolicy:
         y = x @ weight + bias
         return y if self.log_std is None else np.concatenate([y, np.broadcast_to(self.log_std, y.shape)], axis=-1)
 
-    def act(self, observations: Any, rng: np.random.Generator | None = None) -> Any:
-        """Actions for one observation or a batch of them: drawn with `rng`, or the most likely ones without."""
+    def act(self, observations: Any, rng: np.random.Generator | None = None, deterministic: bool | None = None) -> Any:
+        """Actions for one observation or a batch of them: drawn with `rng`, or the most likely ones without.
+
+        `deterministic` says it explicitly: True takes the most likely actions, False needs `rng`.
+        """
+        if deterministic is False and rng is None:
+            raise ValueError("deterministic=False draws actions: pass rng, a NumPy generator")
         x, width = np.asarray(observations, dtype=np.float32), self.width
         single = x.size == width and x.shape != (1, width)
         if not single and (x.ndim < 2 or x.size != len(x) * width):
             raise ValueError(f"the policy takes observations of {width} numbers, or a batch of them, not {x.shape}")
         y = self.outputs(self.inputs(x.reshape(-1, width)))
-        chosen = self.actions.best(y) if rng is None else self.actions.draw(y, self.actions.noise(rng, y.shape[:1]))
+        chosen = (
+            self.actions.best(y)
+            if deterministic or rng is None
+            else self.actions.draw(y, self.actions.noise(rng, y.shape[:1]))
+        )
         answer = self.actions.for_env(chosen)
         return answer[0] if single else answer
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,14 @@ MEASURES = ("episode", "discounted", "step")
 """What a limit bounds: the expected sum over an episode, the expected discounted sum, or the average per step."""
 
 
+class Estimate(NamedTuple):
+    """What a rollout tells of the measures."""
+
+    mean: Array  # (m + 1,)
+    error: Array  # (m + 1,): standard errors of the means
+    length: float  # by how much a measure grows if every step costs 1 more: the mean number of steps, for sums
+
+
 @dataclass(frozen=True)
 class Rollout:
     """`steps` (T) steps of `num_envs` (n) environments."""
@@ -36,6 +44,7 @@ class Rollout:
     terminated: Truths  # (T, n): it ended in a terminal state; otherwise it was truncated
     following: Floats  # (k, width): the next observations where trajectories were truncated
     cut: Truths  # (T, n): where that is; the last step truncates every trajectory that has not ended
+    last: Any = None  # the observations after the last step, as the environments show them
 
     def samples(self, measure: str, gamma: float) -> Array:
         """(n, m + 1): one independent sample of each quantity's measure from every environment.
@@ -50,6 +59,41 @@ class Rollout:
         if measure == "discounted":
             weight *= gamma ** np.arange(len(weight))[:, None]
         return np.asarray(np.einsum("tn,tnq->nq", weight, self.quantities))
+
+    def estimate(self, measure: str, gamma: float) -> Estimate:
+        """Mean and standard error of each quantity's measure, from all episodes, whether they end or not.
+
+        The mean is taken age by age, over the episodes that the rollout was long enough to see at that age. Later
+        episodes are cut off by its end, and long ones more often: a mean over those that end would be biased. The
+        jackknife over environments, which are independent, removes the bias that is left and gives the errors.
+        """
+        steps, n = self.ended.shape
+        if measure == "step":
+            means = self.quantities.mean(axis=0)
+            return Estimate(means.mean(axis=0), standard_error(means), 1.0)
+        begins = np.concatenate([np.ones((1, n), dtype=np.bool_), self.ended[:-1]])
+        time = np.arange(steps)[:, None]
+        age = time - np.maximum.accumulate(np.where(begins, time, 0), axis=0)
+        # of an environment's episodes, those that begin by T − 1 − t can be seen at age t
+        seen = np.cumsum(begins, axis=0)[::-1].T
+        counted = np.concatenate([np.ones((steps, n, 1)), self.quantities], axis=2)  # ones add up to lengths
+        sums = np.zeros((n, steps, counted.shape[2]))
+        np.add.at(sums, (np.arange(n), age), counted)
+        # Σ_t w_t · (sum at age t) / (episodes seen at age t), of all environments and without each of them
+        weight = gamma ** np.arange(steps) if measure == "discounted" else np.ones(steps)
+        whole = weight / seen.sum(axis=0) @ sums.sum(axis=0)
+        if n == 1:
+            return Estimate(whole[1:], np.full(len(whole) - 1, np.inf), float(whole[0]))
+        without = np.einsum("nt,ntq->nq", weight / (seen.sum(axis=0) - seen), sums.sum(axis=0) - sums)
+        pseudo = n * whole - (n - 1) * without
+        mean = pseudo.mean(axis=0)
+        return Estimate(mean[1:], standard_error(pseudo)[1:], max(float(mean[0]), 1.0))
+
+    def half(self) -> Truths:
+        """(T, n): the samples of every other environment; of a single one, its first half."""
+        steps, n = self.ended.shape
+        chosen = np.arange(n) % 2 == 0 if n > 1 else np.arange(steps)[:, None] < steps / 2
+        return np.broadcast_to(chosen, (steps, n))
 
     def advantages(self, values: Array, beyond: Array, gamma: float, smoothing: float) -> Array:
         """Generalised advantages (T, n, m + 1); with `smoothing` 1 they are Monte-Carlo returns minus values.
@@ -70,6 +114,12 @@ class Rollout:
         return discounted(surprise, self.ended, gamma * smoothing)
 
 
+def standard_error(samples: Array) -> Array:
+    """Of the mean of independent rows; infinite for a single one."""
+    n = len(samples)
+    return np.asarray(samples.std(axis=0, ddof=1) / np.sqrt(n) if n > 1 else np.full(samples.shape[1:], np.inf))
+
+
 def discounted(x: Array, ended: Truths, gamma: float) -> Array:
     """y_t = x_t + γ y_{t+1} along the first axis, restarting where an episode ended."""
     total = np.array(x)
@@ -79,7 +129,15 @@ def discounted(x: Array, ended: Truths, gamma: float) -> Array:
     return total
 
 
-def collect(envs: Any, policy: NeuralPolicy, steps: int, costs: int, rng: np.random.Generator) -> Rollout:
+def collect(
+    envs: Any,
+    policy: NeuralPolicy,
+    steps: int,
+    costs: int,
+    rng: np.random.Generator,
+    deterministic: bool = False,
+    start: Any = None,
+) -> Rollout:
     """Roll the policy out. All randomness comes from `rng`, which also seeds the environments.
 
     Args:
@@ -88,32 +146,42 @@ def collect(envs: Any, policy: NeuralPolicy, steps: int, costs: int, rng: np.ran
         steps: steps per environment.
         costs: number of costs.
         rng: a generator; it alone determines the rollout.
+        deterministic: take the most likely actions, which are those drawn without noise.
+        start: observations from which the environments go on; by default they are reset first.
     """
     n = envs.num_envs
-    seeds = [int(s) for s in rng.integers(2**31, size=n)]
-    noise = policy.actions.noise(rng, (steps, n))
+    seeds = [int(s) for s in rng.integers(2**31, size=n)]  # drawn in any case: what follows must not depend on `start`
+    noise = policy.actions.noise(rng, (steps, n)) * np.float32(not deterministic)
     if isinstance(envs, Scattered):
-        pieces = [(seeds[begin:end], noise[:, begin:end], (begin, end)) for begin, end in envs.places]
+        pieces = [
+            (seeds[begin:end], noise[:, begin:end], (begin, end), None if start is None else start[begin:end])
+            for begin, end in envs.places
+        ]
         parts = envs.call(_roll, (policy, steps, costs, n), pieces)
         seen, actions, quantities, ended, terminated, cut = (
-            np.concatenate(column, axis=1) for column in zip(*(part[:-1] for part in parts), strict=True)
+            np.concatenate(column, axis=1) for column in zip(*(part[:6] for part in parts), strict=True)
         )
         last = np.empty(seen.shape, dtype=np.float32)
         for (begin, end), part in zip(envs.places, parts, strict=True):
-            last[:, begin:end][part[-2]] = part[-1]
-        following = last[cut]
+            last[:, begin:end][part[5]] = part[6]
+        following, end_points = last[cut], np.concatenate([part[7] for part in parts])
     else:
-        answer = _roll(envs, (policy, steps, costs, n), (seeds, noise, (0, n)))
-        seen, actions, quantities, ended, terminated, cut, following = answer
+        answer = _roll(envs, (policy, steps, costs, n), (seeds, noise, (0, n), start))
+        seen, actions, quantities, ended, terminated, cut, following, end_points = answer
     _refuse_nonsense(seen, quantities, following)
-    return Rollout(seen, policy.inputs(seen), actions, quantities, ended, terminated, policy.inputs(following), cut)
+    inputs, beyond = policy.inputs(seen), policy.inputs(following)
+    return Rollout(seen, inputs, actions, quantities, ended, terminated, beyond, cut, end_points)
 
 
-def _roll(envs: Any, shared: tuple[NeuralPolicy, int, int, int], piece: tuple[list[int], Any, tuple[int, int]]) -> Any:
+Piece = tuple[list[int], Any, tuple[int, int], Any]
+"""Seeds and noise of some environments, which of all they are, and observations from which they go on."""
+
+
+def _roll(envs: Any, shared: tuple[NeuralPolicy, int, int, int], piece: Piece) -> Any:
     """Roll the policy out in some of n environments: the columns of a rollout that are theirs."""
-    (policy, steps, costs, n), (seeds, noise, (begin, end)) = shared, piece
+    (policy, steps, costs, n), (seeds, noise, (begin, end), start) = shared, piece
     count, draw, for_env = end - begin, policy.actions.draw, policy.actions.for_env
-    observations, _ = envs.reset(seed=seeds)
+    observations = envs.reset(seed=seeds)[0] if start is None else start
     if observations[0].size != policy.width:
         raise ValueError(f"observations have {observations[0].size} numbers, but the policy expects {policy.width}")
     seen = np.empty((steps, count, observations[0].size), dtype=np.float32)
@@ -140,7 +208,7 @@ def _roll(envs: Any, shared: tuple[NeuralPolicy, int, int, int], piece: tuple[li
             cut[t] = (truncated | (t == steps - 1)) & ~terminated[t]
             tails += [infos["final_obs"][i] if truncated[i] else observations[i] for i in np.flatnonzero(cut[t])]
     following = np.array(tails, dtype=np.float32).reshape(-1, seen.shape[2])
-    return seen, actions, quantities, ended, terminated, cut, following
+    return seen, actions, quantities, ended, terminated, cut, following, np.array(observations)
 
 
 def fingerprint(envs: Any, policy: NeuralPolicy, costs: int) -> str:

@@ -1,0 +1,146 @@
+"""Beyond the paper: MuJoCo's robots with a speed limit, against published figures of safe reinforcement learning."""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cmdpkit.checks import Array
+from cmdpkit.drawing import METHODS, band, curve, figure
+from cmdpkit.experiments.common import Claim, Section, Settings, append_row, read_csv, write_csv
+from cmdpkit.experiments.fig4 import run_all
+
+LIMIT = 25.0
+"""Steps per episode of 1,000 in which a robot may be faster than its top speed."""
+SPEEDS = {
+    "HalfCheetah": 3.2096,
+    "Hopper": 0.7402,
+    "Walker2d": 2.3415,
+    "Swimmer": 0.2282,
+    "Ant": 2.6222,
+    "Humanoid": 1.4149,
+}
+"""Top speeds of Safety-Gymnasium's velocity tasks; of Ant and Humanoid in the plane."""
+PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
+    "HalfCheetah": {"TRPO-Lag": (1780, 16), "CPO": (1680, 15), "PPO-Lag": (2270, 25), "FOCOPS": (1980, 31)},
+    "Hopper": {"TRPO-Lag": (1300, 21), "CPO": (1330, 31), "PPO-Lag": (1590, 23), "FOCOPS": (1450, 17)},
+    "Swimmer": {"TRPO-Lag": (34, 25), "CPO": (19, 25), "PPO-Lag": (53, 27), "FOCOPS": (40, 29)},
+    "Walker2d": {"TRPO-Lag": (1300, 22), "CPO": (2050, 20), "PPO-Lag": (2250, 25), "FOCOPS": (2250, 23)},
+}
+"""Reward and cost after 10⁶ steps, read from the curves of OmniSafe's on-policy benchmark (about ± 50)."""
+ITERATIONS, SEEDS = 250, 5  # of 4,000 steps each
+LAST = 20
+RUNS = Path("out/velocity")
+DATA = "velocity.csv"
+SLOW = True
+
+
+def make(robot: str) -> Any:
+    """A robot whose cost is 1 in every step in which it is too fast."""
+    import gymnasium
+
+    from cmdpkit.envs import WithCosts
+
+    top = SPEEDS[robot]
+    if robot in ("Ant", "Humanoid"):
+        return WithCosts(
+            gymnasium.make(f"{robot}-v5"), lambda step: np.hypot(step.info["x_velocity"], step.info["y_velocity"]) > top
+        )
+    return WithCosts(gymnasium.make(f"{robot}-v5"), lambda step: step.info["x_velocity"] > top)
+
+
+def run_once(robot: str, seed: int, iterations: int, folder: Path, options: dict[str, Any]) -> dict[str, Array]:
+    """One run without an option set, continued from its checkpoint if there is one."""
+    from cmdpkit.training import train
+
+    result = train(partial(make, robot), limits=[LIMIT], seed=seed, iterations=iterations, out=folder, **options)
+    table = np.column_stack([result.history["reward"], result.history["costs"]])[:iterations]
+    return {"table": table, "time": np.array(result.time), "steps": np.array(result.steps)}
+
+
+def run(settings: Settings) -> None:
+    if find_spec("mujoco") is None:
+        raise ValueError("the robots need MuJoCo: pip install 'cmdpkit[mujoco]'")
+    robots, seeds, iterations, folder = tuple(SPEEDS), SEEDS, ITERATIONS, RUNS
+    small: dict[str, Any] = {}
+    if settings.quick:
+        robots, seeds, iterations, folder = ("Hopper", "Swimmer"), 2, 2, settings.folder / "velocity-runs"
+        small = {"steps": 50, "num_envs": 2, "hidden": [8]}
+    cases = [(robot, seed) for robot in robots for seed in range(seeds)]
+    jobs = [(robot, seed, iterations, folder / f"{robot}-{seed}", small) for robot, seed in cases]
+    answers = run_all(jobs, settings, "velocity", run_once)
+    rows: dict[str, list[Any]] = {name: [] for name in ("robot", "seed", "reward", "cost", "seconds", "steps")}
+    columns: dict[str, Any] = {"iteration": np.arange(1, iterations + 1)}
+    for (robot, seed), answer in zip(cases, answers, strict=True):
+        ends = answer["table"][-LAST:].mean(axis=0).round(3)
+        append_row(rows, (robot, seed, *ends, round(float(answer["time"]), 1), int(answer["steps"])))
+    for i, robot in enumerate(robots):
+        tables = np.array([answer["table"] for answer in answers[i * seeds : (i + 1) * seeds]])
+        for j, quantity in enumerate(("reward", "cost")):
+            columns[f"{robot} {quantity} mean"] = tables[:, :, j].mean(axis=0).round(3)
+            columns[f"{robot} {quantity} std"] = tables[:, :, j].std(axis=0).round(3)
+    write_csv(settings.folder / DATA, columns)
+    write_csv(settings.folder / "velocity_seeds.csv", rows)
+
+
+def plot(settings: Settings) -> None:
+    data = read_csv(settings.folder / DATA)
+    robots = [robot for robot in SPEEDS if f"{robot} reward mean" in data]
+    drawing, axes = figure(columns=2, rows=len(robots))
+    for i, robot in enumerate(robots):
+        for j, quantity in enumerate(("reward", "cost")):
+            mean, std = data[f"{robot} {quantity} mean"], data[f"{robot} {quantity} std"]
+            curve(axes[i, j], data["iteration"], mean, METHODS["pmd-pd"], "PMD-PD")
+            lowest = -np.inf if quantity == "reward" else 0.0
+            band(axes[i, j], data["iteration"], mean - std, mean + std, METHODS["pmd-pd"], lowest, np.inf)
+            axes[i, j].set(xlabel="policy iteration", ylabel=f"{quantity} of an episode", title=robot)
+        axes[i, 1].axhline(LIMIT, color="black", ls=(0, (4, 4)), linewidth=1.2, label="limit")
+        axes[i, 1].legend()
+    settings.save(drawing, "velocity")
+
+
+def verdict(reward: Array, cost: Array, published: dict[str, tuple[float, float]]) -> str:
+    """Whether PMD-PD earns at least as much as every published method within the limit, and keeps it within 10 %."""
+    within = {name: earned for name, (earned, charged) in published.items() if charged <= LIMIT}
+    missed = []
+    if cost.mean() > 1.1 * LIMIT:
+        missed.append(f"its cost is {cost.mean() - LIMIT:.1f} over the limit")
+    if within and reward.mean() < max(within.values()):
+        best = max(within, key=lambda name: within[name])
+        missed.append(f"{best} earns {within[best] - reward.mean():.0f} more")
+    collapsed = int((reward < 0.5 * np.median(reward)).sum())
+    if collapsed:
+        missed.append(f"{collapsed} of {len(reward)} seeds earn less than half of the median")
+    if missed:
+        return "does not: " + "; ".join(missed)
+    return "holds" if within else "its limit is kept; no published figures at 10⁶ steps"
+
+
+def section(settings: Settings) -> Section:
+    runs = read_csv(settings.folder / "velocity_seeds.csv")
+    claims = []
+    for robot in dict.fromkeys(runs["robot"]):
+        mine = runs["robot"] == robot
+        reward, cost, published = runs["reward"][mine], runs["cost"][mine], PUBLISHED.get(str(robot), {})
+        others = ", ".join(f"{name} {earned:g}/{charged:g}" for name, (earned, charged) in published.items())
+        claims.append(
+            Claim(
+                f"{robot}, at most {LIMIT:g} steps faster than {SPEEDS[str(robot)]:g}: PMD-PD without an option set "
+                "earns as much as published methods that keep the limit (not in the paper)",
+                f"reward/cost over the last {LAST} iterations, {mine.sum()} seeds: {reward.mean():.0f} ± "
+                f"{reward.std():.0f}/{cost.mean():.1f} ± {cost.std():.1f} after {runs['steps'][mine].max():,.0f} steps"
+                + (f"; published at 10⁶: {others}" if others else ""),
+                verdict(reward, cost, published),
+            )
+        )
+    figures = [("velocity.png", "Mean and deviation over the seeds; dashed: the limit.")]
+    remarks = (
+        "The velocity tasks of Safety-Gymnasium: Gymnasium's robots, a cost of 1 per step above the top speed, and "
+        "episodes of 1,000 steps. Published figures are read from the curves of OmniSafe's on-policy benchmark at 10⁶ "
+        "steps, about ± 50."
+    )
+    return Section("Robots with a speed limit", claims, figures, remarks)

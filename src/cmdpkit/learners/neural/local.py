@@ -1,0 +1,137 @@
+"""The local model of a neural policy: what a natural-gradient step does to reward and costs, to first order.
+
+With the surrogates L_i(θ′) = mean of (π_θ′/π_θ) Â_i over the samples, their gradients g_i at θ and the Fisher matrix F,
+
+    L_i(θ + s) ≈ g_iᵀs,    mean KL ≈ ½ sᵀFs,    s = −step · F⁻¹ Σ w_j g_j    gives    L_i ≈ −step · Σ_j g_iᵀF⁻¹g_j w_j
+
+so that the products g_iᵀF⁻¹g_j predict every step, whatever its weights. The gradients are estimated, and the step
+follows their errors: on the samples that it was made from, its effect looks up to ten times as large as it is
+(docs/decisions.md). The response is therefore measured on other samples: the gradients of one half of the environments
+with the directions of the other. Advantages are standardised, so that everything here is dimensionless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cmdpkit.checks import Array, CostArray
+from cmdpkit.learners.neural.distributions import Distribution
+from cmdpkit.learners.neural.networks import Network
+from cmdpkit.learners.neural.trust_region import conjugate_gradients
+from cmdpkit.rules.base import Prediction, View
+
+CONSTANT = 1e-8
+"""An advantage whose standard deviation is no larger does not vary."""
+
+
+class LocalModel:
+    """A policy around θ, as samples of it show it.
+
+    Args:
+        theta: θ.
+        network, distribution: of the policy.
+        x: (N, width) inputs.
+        actions: the N actions taken.
+        advantages: (N, m + 1) of −reward and the costs.
+        half: (N,) which samples belong to the first of two independent halves.
+        damping, cg_steps: of the conjugate gradients.
+    """
+
+    def __init__(
+        self,
+        theta: Tensor,
+        network: Network,
+        distribution: Distribution,
+        x: Tensor,
+        actions: Tensor,
+        advantages: Array,
+        half: NDArray[np.bool_],
+        damping: float,
+        cg_steps: int,
+    ) -> None:
+        self.theta, self.network, self.pi, self.x, self.actions = theta, network, distribution, x, actions
+        self.advantages, self.half, self.damping, self.cg_steps = advantages, half, damping, cg_steps
+        self.hidden = network.activations(theta, x)
+        self.y = self.hidden[-1]
+        self.log_prob = distribution.log_prob(self.y, actions)
+        self._score = distribution.score(self.y, actions)
+        self._metric = distribution.metric(self.y)
+
+    def gradient(self, benefit: Tensor) -> Tensor:
+        """(1/N) Jᵀ (benefit · ∂ log π/∂y)."""
+        return self.network.gradient(self.theta, self.hidden, self._score * benefit[:, None]).div_(len(self.x))
+
+    def fisher(self, v: Tensor) -> Tensor:
+        """F v = (1/N) Jᵀ M J v."""
+        forward = self.network.forward_derivative(self.theta, self.hidden, v)
+        return self.network.gradient(self.theta, self.hidden, self._metric(forward)).div_(len(self.x))
+
+    def judge(self, benefit: Tensor) -> Callable[[Tensor], tuple[float, float]]:
+        """θ′ ↦ (mean of (π_θ′/π_θ) · benefit, mean KL(π_θ ‖ π_θ′))."""
+
+        def judge(candidate: Tensor) -> tuple[float, float]:
+            moved = self.network(candidate, self.x)
+            ratio = (self.pi.log_prob(moved, self.actions) - self.log_prob).exp()
+            return float((ratio * benefit).mean()), float(self.pi.divergence(self.y, moved).mean())
+
+        return judge
+
+    @cached_property
+    def deviations(self) -> CostArray:
+        """Standard deviation of each advantage; 0 where it does not vary."""
+        sizes = np.asarray(self.advantages.std(axis=0))
+        return np.where(sizes > CONSTANT, sizes, 0.0)
+
+    @cached_property
+    def products(self) -> tuple[Array, Array]:
+        """(m + 1, m + 1) g_iᵀ(F + damping · I)⁻¹g_j: on the samples themselves, and between the two halves."""
+        sizes = np.where(self.deviations > 0.0, self.deviations, 1.0)
+        scaled = (self.advantages - self.advantages.mean(axis=0)) / sizes
+        g, x = zip(*(self._half(scaled, chosen) for chosen in (self.half, ~self.half)), strict=True)
+        own = 0.25 * (g[0] + g[1]) @ (x[0] + x[1]).T
+        across = 0.5 * (g[0] @ x[1].T + g[1] @ x[0].T)
+        return _symmetric(own), _symmetric(across)
+
+    def _half(self, scaled: Array, chosen: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
+        """The gradients of a part of the samples, and their directions."""
+        part = np.where(chosen[:, None], scaled / chosen.mean(), 0.0).astype(np.float32)
+        gradients = [self.gradient(torch.from_numpy(np.ascontiguousarray(column))) for column in part.T]
+        directions = [conjugate_gradients(self._damped, g, self.cg_steps) for g in gradients]
+        return torch.stack(gradients), torch.stack(directions)
+
+    def _damped(self, v: Tensor) -> Tensor:
+        return self.fisher(v).add_(v, alpha=self.damping)
+
+
+@dataclass(frozen=True)
+class NeuralView(View):
+    """The view of a neural policy. The local model is computed on first use.
+
+    Args:
+        model: makes the local model.
+        radius: of the trust region.
+        length: by how much a measure grows when every step costs 1 more: steps per episode, for example.
+    """
+
+    model: Callable[[], LocalModel] | None = None
+    radius: float = 0.0
+    length: float = 1.0
+
+    @property
+    def prediction(self) -> Prediction:
+        assert self.model is not None
+        local = self.model()
+        metric, response = local.products
+        return Prediction(local.deviations, metric, response, self.radius, self.length)
+
+
+def _symmetric(products: Tensor) -> Array:
+    """Conjugate gradients that stop early leave products slightly asymmetric."""
+    return np.asarray(0.5 * (products + products.T).double().numpy())
