@@ -1,5 +1,7 @@
 """PMD-PD from samples without tuning: what is estimated, how far steps grow, and how near that comes."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -39,7 +41,8 @@ def test_estimates_are_those_of_the_model(estimator, available):
     cmdp = small(available)
     policy = uneven(cmdp)
     exact = ExactLearner(cmdp, policy)
-    found = ESTIMATORS[estimator](as_simulator(cmdp), Meter(5)).outlook(policy)
+    makers: Any = ESTIMATORS
+    found = makers[estimator](as_simulator(cmdp), Meter(5)).outlook(policy)
     view = exact.look()
     q = (exact.advantages() + exact.state_values()[cmdp.pairs.state])[:, :]
     errors = (found.q - q) / np.sqrt(found.variances)

@@ -126,10 +126,10 @@ class SampledRecorder:
 
         Where steps grow, that of the second half, weighted by the steps.
         """
-        late = self.steps[len(self.steps) // 2 :]
-        if not late or len(self.steps) < len(self.policies):
+        if not self.policies or len(self.steps) < len(self.policies):
             return MixturePolicy(self.policies or [self.start])
-        return MixturePolicy(self.policies[-len(late) :], np.array(late) / sum(late))
+        weights = np.where(np.arange(len(self.steps)) < len(self.steps) // 2, 0.0, self.steps)
+        return MixturePolicy(self.policies, weights / weights.sum())
 
     def history(self) -> History:
         samples = np.array([row.samples for row in self.rows], dtype=np.int64)
