@@ -68,6 +68,9 @@ bench: $(PEERS)  ## speed, as ratios against named peers in the same run, and do
 bench-cluster: $(STAMP)  ## throughput on 1 and 2 workers, then kill workers and nodes: make bench-cluster KILLS=50 QUICK=1
 	$(BIN)/python benchmarks/cluster.py $(if $(QUICK),--quick)
 	$(BIN)/python benchmarks/cluster_faults.py --kills $(or $(KILLS),50)
+	$(BIN)/python benchmarks/sharded.py backups --family random --states $(if $(QUICK),1e5,1e6)
+	$(BIN)/python benchmarks/sharded.py backups --family lattice --states $(if $(QUICK),1e5,1e6)
+	$(BIN)/python benchmarks/sharded.py kills --times $(or $(KILLS),50)
 
 mutants: $(STAMP)  ## break the package in some hundred ways, and tell which of them the tests notice (half an hour)
 	$(BIN)/python benchmarks/mutants.py

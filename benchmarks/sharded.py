@@ -155,7 +155,7 @@ def of_whole(cmdp: ck.CMDP, batches: int) -> tuple[Cost, Cost]:
     chain = chosen_chain(cmdp, choice)
     costs = padded(cmdp.costs[:, cmdp.pairs.rows(choice)].T)
     tables = [np.zeros_like(costs), np.zeros_like(costs)]
-    ahead = looking_ahead(chain, cmdp.gamma, costs)
+    look = looking_ahead(chain, cmdp.gamma, costs)
 
     def back_up() -> None:
         for _ in range(BATCH):
@@ -163,7 +163,7 @@ def of_whole(cmdp: ck.CMDP, batches: int) -> tuple[Cost, Cost]:
 
     def sweep() -> None:
         for _ in range(BATCH):
-            ahead(tables[0], *tables)
+            look(tables[0], tables[0], tables[1])
             tables.reverse()
 
     return tuple(least(run, lambda: (0.0, time.process_time()), batches) for run in (back_up, sweep))  # type: ignore[return-value]

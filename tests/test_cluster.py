@@ -442,6 +442,20 @@ print(result.status.name, result.iterations, flush=True)
 """
 
 
+def test_a_sweep_is_the_same_on_a_cluster(workers, tmp_path):
+    given = {
+        "grid": {"eta_dual": [0.1, 1.0]},
+        "seeds": 2,
+        "iterations": 4,
+        "step": 1.0,
+        "sampling": ck.Sampling(rollouts=2),
+    }
+    here = ck.sweep(PAPER, ["pmd-pd"], out=tmp_path / "here", **given)
+    there = ck.sweep(PAPER, ["pmd-pd"], out=tmp_path / "there", cluster="local", **given)
+    assert [run.objective for run in there.runs] == [run.objective for run in here.runs]
+    assert [run.samples for run in there.runs] == [run.samples for run in here.runs]
+
+
 @pytest.fixture
 def program(tmp_path):
     """A run with a cluster of its own, and the place of its files."""

@@ -185,7 +185,7 @@ def test_the_number_of_blocks_is_all_that_the_numbers_depend_on():
 # -- PMD-PD ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("constraints", [0, 2])
+@pytest.mark.parametrize("constraints", [1, 2])
 def test_mirror_steps_on_blocks_are_those_of_the_exact_learner(constraints):
     """The same loop and rule; the iterates differ by the accuracy of evaluations, which the rule asks for."""
     cmdp = garnet(constraints)

@@ -2,8 +2,10 @@
 
 import os
 import signal
+import sys
 import threading
 import time
+import types
 from functools import partial
 
 import numpy as np
@@ -76,16 +78,16 @@ def test_results_do_not_depend_on_the_number_of_workers(cluster, model, referenc
     same(ck.solve(model, tol=TOL, cluster="local", workers=workers), reference)
 
 
-def elsewhere(first, last):
-    raise AssertionError("the workers do not know this module")
-
-
-def test_errors_of_the_user_name_the_first_block(cluster):
+def test_errors_of_the_user_name_the_first_block(cluster, monkeypatch):
     """Of several blocks that fail, always the same one is named."""
 
     def broken(first, last):
         raise ZeroDivisionError("late") if first else ValueError("bad")
 
+    module = types.ModuleType("not_on_the_workers")
+    exec("def elsewhere(first, last): return None", module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    elsewhere = module.__dict__["elsewhere"]
     with pytest.raises(RuntimeError, match=r"a worker cannot load .*ModuleNotFoundError.*installed on every node"):
         ck.solve(ck.ShardedCMDP(elsewhere, states=9, actions=1, blocks=1, gamma=0.5), cluster="local", workers=1)
     with pytest.raises(ValueError, match=r"block 0 \(states 0 to 4\): bad"):

@@ -18,7 +18,7 @@ import numpy as np
 
 from cmdpkit.checks import Array, check_count, check_nonnegative
 from cmdpkit.cluster import check_cluster, distributed, in_order, using
-from cmdpkit.files import PathLike, write_csv
+from cmdpkit.files import PathLike, write_csv, write_whole
 from cmdpkit.insight.compare import METHODS, Entrant, entrants_of, seeds_of
 from cmdpkit.model import CMDP
 from cmdpkit.run.result import recent
@@ -105,7 +105,9 @@ class Sweep:
         for name in ("seed", "status", "iterations", "samples", "seconds", "objective"):
             columns[name] = [getattr(run, name) for run in self.runs]
         for i in range(width):
-            columns[f"value {i + 1}"] = [float(run.constraint_values[i]) for run in self.runs]
+            columns[f"value {i + 1}"] = [
+                float(run.constraint_values[i]) if i < run.constraint_values.size else math.nan for run in self.runs
+            ]
         return Table(columns | {"violation": [run.violation for run in self.runs]})
 
     def to_csv(self, path: PathLike) -> None:
@@ -228,7 +230,7 @@ def _check_same(folder: Path, subject: Any, limits: Any) -> None:
     file = folder / "sweep.json"
     if file.exists() and json.loads(file.read_text()) != about:
         raise ValueError(f"{folder} holds a sweep of another subject: {file.read_text()}; choose another folder")
-    file.write_text(json.dumps(about))
+    write_whole(file, lambda stream: stream.write(json.dumps(about).encode()))
 
 
 def _climb(

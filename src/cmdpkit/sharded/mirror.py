@@ -10,10 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cmdpkit.checks import Array, longest_row
-from cmdpkit.evaluation import kernels
-from cmdpkit.evaluation.backup import padded, parts
-from cmdpkit.evaluation.chain import mixed_chain
+from cmdpkit.checks import Array
+from cmdpkit.evaluation.backup import looking_ahead, padded
 from cmdpkit.evaluation.threads import use_at_most
 from cmdpkit.model.sharded import ShardedCMDP
 from cmdpkit.sharded.shard import Inbox, Messages, Shard
@@ -44,12 +42,9 @@ class MirrorShard(Shard):
 
     def take(self, _: Inbox) -> tuple[Any, Messages]:
         """Make the policy the one whose values and visits are computed next."""
-        self.chain = None
-        pi = np.exp(self.log_pi)
-        self.policies[CURRENT] = pi
-        self.chain = mixed_chain(self, pi)
-        self._policy_cost = padded(self.pairs.expect(pi, self.costs))
-        return (float(np.abs(self.pairs.sum(pi) - 1.0).max()), longest_row(self.chain)), []
+        self.chain = self._look = None
+        self.policies[CURRENT] = np.exp(self.log_pi)
+        return self._mix(self.policies[CURRENT])
 
     def hold(self, _: Inbox, anchor: str | None, floor: float) -> tuple[None, Messages]:
         """Set the anchor of the next step: the current policy, or that of the last step ("keep", "return")."""
@@ -135,12 +130,8 @@ class MirrorShard(Shard):
     def advance(self, inbox: Inbox) -> tuple[None, Messages]:
         """A_i(s, a) = c_i + γ P V_i − V_i of all costs, from the values of the last sweeps."""
         self._receive(inbox, self.values[:, : self.columns])
-        values, width = self.values, self.values.shape[1]
         table = padded(self.costs.T)
-        kernel = kernels.ahead_four if width == 4 else kernels.ahead_many
-        low, high = np.empty(width), np.empty(width)
-        matrix = (self.pairs.heads, *parts(self.transitions))
-        kernel(*matrix, table, self.gamma, values, values, 1.0, table, low, high, 0, self.states)
+        looking_ahead(self.transitions, self.gamma, table, 1.0, self.pairs.heads)(self.values, self.values, table)
         self.advantages = table[:, : self.columns]
         return None, []
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from cmdpkit.checks import Array, longest_row
 from cmdpkit.evaluation import kernels
-from cmdpkit.evaluation.backup import padded, parts
+from cmdpkit.evaluation.backup import looking_ahead, padded, parts
 from cmdpkit.evaluation.chain import chosen_chain, mixed_chain
 from cmdpkit.evaluation.threads import in_blocks
 from cmdpkit.files import load_arrays, save_arrays
@@ -80,13 +80,12 @@ class Shard:
         self.size = self.transitions.shape[1]  # own states and halo
         self.columns = len(self.costs)
         self.exports: list[Any] = []  # what each consumer needs: own states, or None for all
-        self._chain_heads = np.arange(self.states + 1)
         self.sent = 0  # bytes
         self.reset([])
 
     def reset(self, _: Inbox) -> tuple[Setup, Messages]:
         """Forget all values and policies."""
-        width = 4 if self.columns <= 4 else self.columns
+        width = padded(np.zeros((1, self.columns))).shape[1]
         self.values = np.zeros((self.size, width))  # V_0..V_m of the current policy, padded
         # Two tables with a halo take turns, where it is small; else sweeps are copied
         self._turns = self.size <= TURNS * self.states
@@ -99,7 +98,8 @@ class Shard:
         self.policies: dict[str, Any] = {}  # randomised ones: π(a|s) of all pairs
         self._weights: Array | None = None
         self._mixed_cost = np.empty(0)
-        self.chain: Any = None
+        self.chain: Any = None  # P_π of the policy that is followed, and its sweep
+        self._look: Any = None
         return Setup(self._facts, [(source.block, source.whole) for source in self.sources]), []
 
     # -- messages -------------------------------------------------------------------------------------------------
@@ -227,21 +227,25 @@ class Shard:
 
     def follow(self, _: Inbox, name: str) -> tuple[Any, Messages]:
         """Make a policy that was kept the current one; tells the largest error of a sum of probabilities."""
-        self.chain = None  # its memory first
+        self.chain = self._look = None  # their memory first
         if name in self.kept:
             return self._follow(self.kept[name])
         pi = self.policies[name]
+        return self._mix(pi)
+
+    def _mix(self, pi: Any) -> tuple[Any, Messages]:
         self.chain = mixed_chain(self, pi)
-        self._policy_cost = padded(self.pairs.expect(pi, self.costs))
+        self._look = looking_ahead(self.chain, self.gamma, padded(self.pairs.expect(pi, self.costs)))
         return (float(np.abs(self.pairs.sum(pi) - 1.0).max()), longest_row(self.chain)), []
 
     def _follow(self, choice: Any) -> tuple[Any, Messages]:
-        self.chain = None
+        self.chain = self._look = None
         self.chain = chosen_chain(self, choice)
         rows = self.pairs.rows(choice)
-        self._policy_cost = np.zeros((self.states, self.values.shape[1]))
+        cost = np.zeros((self.states, self.values.shape[1]))
         for i in range(self.columns):
-            self._policy_cost[:, i] = self.costs[i, rows]
+            cost[:, i] = self.costs[i, rows]
+        self._look = looking_ahead(self.chain, self.gamma, cost)
         return (0.0, longest_row(self.chain)), []
 
     def keep(self, _: Inbox, name: str) -> tuple[None, Messages]:
@@ -274,17 +278,8 @@ class Shard:
         """V ← c_π + γ P_π V for all costs at once."""
         self._receive(inbox, self.values[:, : self.columns])
         values, out, n = self.values, self._spare, self.columns
-        kernel = kernels.ahead_four if values.shape[1] == 4 else kernels.ahead_many
-        arrays = (self._chain_heads, *parts(self.chain), self._policy_cost, self.gamma, values, values, 0.0, out)
-
-        def block(first: int, last: int) -> tuple[Array, Array]:
-            low, high = np.empty(values.shape[1]), np.empty(values.shape[1])
-            kernel(*arrays, low, high, first, last)
-            return low, high
-
-        found = in_blocks(block, self.states, values.shape[1] * self.chain.nnz)
-        low, high = (np.array(ends)[:, :n] for ends in zip(*found, strict=True))
-        numbers = Swept(low.min(axis=0), high.max(axis=0))
+        low, high = self._look(values, values, out)
+        numbers = Swept(low[:n], high[:n])
         if measure:
             start = np.array([_dot(self.initial, out[: self.states, i]) for i in range(n)])
             size = np.array([self._mass * _largest(out[: self.states, i]) for i in range(n)])
