@@ -10,7 +10,7 @@ from scipy.optimize import nnls
 import cmdpkit as ck
 from cmdpkit.evaluation import backup, bounds, kernels
 from cmdpkit.evaluation.system import PolicySystem
-from cmdpkit.exact import linprog
+from cmdpkit.exact import least_squares, linprog
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.least_squares import nonnegative_least_squares
 from cmdpkit.exact.local import Blend, LocalDual, Viewpoint
@@ -159,6 +159,17 @@ def test_least_squares_against_scipy(seed):
     ours, theirs = nonnegative_least_squares(matrix, target), nnls(matrix, target)[0]
     assert (ours >= 0.0).all()
     assert np.linalg.norm(matrix @ ours - target) == pytest.approx(np.linalg.norm(matrix @ theirs - target), abs=1e-10)
+
+
+def test_least_squares_of_any_size():
+    """Squares of the entries may overflow or vanish, and an active set may become empty."""
+    matrix, target = np.array([[1.0, 2.0], [0.5, -1.0], [0.0, 1.0]]), np.array([1.0, 2.0, 0.5])
+    expected = np.linalg.lstsq(matrix, target, rcond=None)[0]
+    for size in (1e-200, 1e-90, 1.0, 1e90, 1e200):
+        np.testing.assert_allclose(least_squares._least_squares(size * matrix, target) * size, expected)
+        one = least_squares._least_squares(size * matrix[:, :1], target) * size
+        np.testing.assert_allclose(one, matrix[:, 0] @ target / (matrix[:, 0] @ matrix[:, 0]))
+    assert least_squares._least_squares(np.zeros((3, 0)), target).size == 0
 
 
 def test_a_mixture_by_hand():

@@ -9,6 +9,9 @@ from cmdpkit.checks import Array
 APART = 1e-6
 """Two columns are told apart by hand if the square of their sine is larger than this."""
 
+WIDE = 1e100
+"""Tables whose largest entry is beyond this, or below its inverse, are left to LAPACK, which scales them."""
+
 
 def nonnegative_least_squares(matrix: Array, target: Array) -> Array:
     """min |matrix·x − target| over x ≥ 0 by the active sets of Lawson and Hanson.
@@ -48,15 +51,15 @@ def nonnegative_least_squares(matrix: Array, target: Array) -> Array:
 
 def _least_squares(matrix: Array, target: Array) -> Array:
     """min |matrix·x − target|, by hand for one or two columns: most of the active sets have no more."""
-    count = matrix.shape[1]
-    if count <= 2:
+    count, largest = matrix.shape[1], float(np.abs(matrix).max(initial=0.0))
+    if count in (1, 2) and 1.0 / WIDE < largest < WIDE:  # else squares could overflow, or vanish
         first, last = matrix[:, 0], matrix[:, -1]
         size = float(first @ first)
         share = float(first @ last) / size if size > 0.0 else 1.0
         rest = last - share * first
         if count == 1 and size > 0.0:
             return np.array([float(first @ target) / size])
-        if float(rest @ rest) > APART * float(last @ last):
+        if size > 0.0 and float(rest @ rest) > APART * float(last @ last):
             second = float(rest @ target) / float(rest @ rest)
             return np.array([float(first @ target) / size - share * second, second])
     return np.asarray(np.linalg.lstsq(matrix, target, rcond=None)[0])
