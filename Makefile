@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 LIGHT := .venv/.installed-light
 PEERS := .venv/.installed-peers
 
-.PHONY: demo test browser docs lint fuzz endurance bench bench-cluster mutants figures methods clean help
+.PHONY: demo test slow browser docs lint fuzz endurance bench bench-cluster mutants figures methods clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -40,8 +40,12 @@ browser:  ## look for a Chromium for the tests, and install Debian's where that 
 	  { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; } >/dev/null 2>&1; fi; \
 	command -v chromium >/dev/null 2>&1 || echo "there is no Chromium here: the tests in a browser will not be run"
 
-test: lint browser  ## lint, then every test
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+test: lint browser  ## lint, then every test but the slow ones
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	@echo "the slow tests were left to: make slow"
+
+slow: $(STAMP)  ## tests that take half a minute each: runs that are killed on a cluster, memory, long tables
+	$(BIN)/python -m pytest -m slow
 
 docs: $(STAMP)  ## build the site into out/site, without warnings and without the network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

@@ -484,6 +484,7 @@ def all_gone(processes):
     return not alive or all(not process.is_running() or process.status() == psutil.STATUS_ZOMBIE for process in alive)
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_result_and_nothing_else(program, tmp_path):
     process = program(1_000)
     others = until_iteration(process, 2)
@@ -496,6 +497,7 @@ def test_ctrl_c_leaves_a_result_and_nothing_else(program, tmp_path):
     assert not list((tmp_path / "t").glob("cmdpkit-*"))
 
 
+@pytest.mark.slow
 def test_a_run_whose_driver_is_killed_continues(program, tmp_path):
     process = program(1_000)
     others = until_iteration(process, 2)

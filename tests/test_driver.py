@@ -123,7 +123,7 @@ def test_bad_rules_are_refused(method, options, what):
 
 @pytest.mark.parametrize(
     ("method", "settings"),
-    [("crpo", {}), (ck.rules.CRPO(), {}), ("pmd-pd", {"sampling": FEW}), (ck.rules.PMDPD(), {})],
+    [("crpo", {}), ("crpo", {"sampling": FEW}), (ck.rules.CRPO(), {}), (ck.rules.PMDPD(), {})],
 )
 def test_steps_are_refused_where_there_is_nothing_to_choose(method, settings):
     with pytest.raises(ValueError, match="unknown option 'steps'"):

@@ -88,6 +88,7 @@ def test_runs_that_differ_are_findings(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_memory_that_grows_is_told(monkeypatch):
     """A clock that jumps, and a process that grows by a megabyte at every step of half a minute."""
     now, size = [0.0], [100.0]
