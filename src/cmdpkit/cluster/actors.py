@@ -36,7 +36,7 @@ class Host:
         import pickle
 
         try:
-            make = pickle.loads(made)
+            make = pickle.loads(made)  # sent by the program that started this worker, never read from a file
         except Exception as error:
             raise RuntimeError(
                 f"a worker cannot load what builds its blocks ({type(error).__name__}: {error}); define it in the "
