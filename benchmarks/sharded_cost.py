@@ -139,8 +139,11 @@ SOLVE: dict[str, tuple[int, int]] = {"random": (123, 520), "lattice": (76, 2_090
 
 def clusters(constants: Constants) -> None:
     """The table of docs/sharded.md."""
-    print("| model | states | nodes | memory per node | backup | sweep | whole run | received per backup and node |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(
+        "| model | states | nodes | memory per node | backup | sweep | whole run | node hours "
+        "| received per backup and node |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
     for family in ("random", "lattice"):
         for states, nodes in ((1e8, 16), (1e8, 64), (1e9, 64), (1e9, 256)):
             place = Place(nodes, nodes, nodes)
@@ -153,7 +156,7 @@ def clusters(constants: Constants) -> None:
             gigabytes = states / nodes * MEMORY[family] / 1e9 + 8 * 5 * halo(family, states, nodes) / 1e9
             sent = 8.0 * halo(family, states, nodes) / 1e6
             cells: list[Any] = [family, f"{states:.0e}", nodes, f"{gigabytes:.1f} GB", f"{times[0]:.2f} s"]
-            cells += [f"{times[1]:.2f} s", f"{total / 60.0:.0f} min", f"{sent:,.2f} MB"]
+            cells += [f"{times[1]:.2f} s", f"{total / 60.0:.0f} min", f"{nodes * total / 3600.0:.1f}", f"{sent:,.2f} MB"]
             print("| " + " | ".join(map(str, cells)) + " |")
 
 
