@@ -526,7 +526,7 @@ class ColumnSearch:
             if chosen:
                 occupancy[pairs.rows(column)] += weights[j] * visits
             else:
-                occupancy += (weights[j] * pairs.over(visits) * played["probabilities"]).ravel()
+                occupancy += (pairs.over(weights[j] * visits) * played["probabilities"]).ravel()
         return pairs.like(occupancy)
 
     def probabilities(self, column: Any) -> PairTable:
