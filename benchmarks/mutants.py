@@ -603,7 +603,7 @@ MUTANTS: list[Mutant] = [
     *of(
         "evaluation/chain.py",
         "evaluation",
-        ("np.repeat(weights[taken], lengths)", "np.repeat(weights[taken] > 0.0, lengths)", "sparse chains forget π"),
+        ("np.repeat(weights[taken],", "np.repeat(weights[taken] > 0.0,", "sparse chains forget π"),
     ),
     *of(
         "evaluation/evaluate.py",

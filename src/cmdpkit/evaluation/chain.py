@@ -41,16 +41,10 @@ def mixed_chain(cmdp: Any, probabilities: Array) -> Any:
     # Rows of the actions that are taken, concatenated. A successor of two actions may appear twice; its entries add up.
     matrix, weights = cmdp.transitions, probabilities.ravel()
     taken = np.flatnonzero(weights)
-    lengths = np.diff(matrix.indptr)[taken]
-    if taken.size == weights.size:  # all actions are taken: nothing to gather
-        whole = matrix.data * np.repeat(weights, lengths), matrix.indices.copy(), matrix.indptr[pairs.first]
-        return _merged(sp.csr_array(whole, shape=(states, matrix.shape[1])))
-    ends = np.cumsum(lengths)
-    entries = np.repeat(matrix.indptr[taken] - (ends - lengths), lengths) + np.arange(lengths.sum())
-    starts = np.append(0, ends)[np.searchsorted(taken, pairs.first)]
-    data = matrix.data[entries] * np.repeat(weights[taken], lengths)
-    indices = matrix.indices[entries]
-    return _merged(sp.csr_array((data, indices, starts.astype(indices.dtype)), shape=(states, matrix.shape[1])))
+    rows = matrix.copy() if taken.size == weights.size else matrix[taken]
+    rows.data *= np.repeat(weights[taken], np.diff(rows.indptr))
+    starts = rows.indptr[np.searchsorted(taken, pairs.first)]
+    return _merged(sp.csr_array((rows.data, rows.indices, starts), shape=(states, matrix.shape[1])))
 
 
 def _merged(chain: Any) -> Any:
