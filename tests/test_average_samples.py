@@ -6,8 +6,9 @@ import scipy.sparse as sp
 
 import cmdpkit as ck
 from cmdpkit.evaluation.gain_bounds import bias_bound
+from cmdpkit.learners.estimators import Meter, Pooled
 from cmdpkit.simulators import as_simulator
-from long_run import communicating, multichain, unichain
+from long_run import average_lp, communicating, multichain, unichain
 
 
 def chain(P, cost, limit=None, initial=0):
@@ -230,6 +231,100 @@ def test_rollouts_do_not_depend_on_how_the_work_is_divided():
     assert one.objective_interval == other.objective_interval  # a thousand at a time in any case
 
 
+# -- learning ---------------------------------------------------------------------------------------------------------
+
+POOLED = {"estimator": "pooled", "rollouts": 100}
+
+
+@pytest.mark.parametrize("seed", [1, 4, 6])
+def test_learned_policies_come_to_the_optimum(seed):
+    """Against the LP; seed 1 has period 2. The error of 6,000 transitions per pair is about 1/sqrt(6000) of a span."""
+    cmdp = unichain(seed)
+    result = ck.solve(cmdp, "pmd-pd", sampling=ck.Sampling(**POOLED), max_iterations=60, seed=1)
+    assert abs(result.objective - average_lp(cmdp)) <= 0.02 * cmdp.spans[0]
+    assert (cmdp.violations(np.asarray(result.violations)) <= 0.02 * cmdp.stated(cmdp.spans[1:])).all()
+    assert result.samples == 61 * 100 * cmdp.pairs.count
+
+
+def test_a_simulator_is_learned_and_judged():
+    cmdp = unichain(6)
+    few = ck.Sampling(**POOLED, certificate_rollouts=200, mixing=6.0)
+    result = ck.solve(twin(cmdp), sampling=few, max_iterations=15, seed=2)
+    assert bias_bound(cmdp, result.policy.pi) < 6.0
+    truth = ck.evaluate(cmdp, result.policy)
+    low, high = result.certificate.objective_interval
+    assert low <= truth.objective <= high
+    assert abs(truth.objective - average_lp(cmdp)) <= 0.03 * cmdp.spans[0]
+    assert "within 6 steps on average" in result.certificate.assumption
+    assert "long-run average" in str(result)
+    unproved = ck.solve(twin(cmdp), max_iterations=3)  # pooled by default
+    assert unproved.certificate is None
+    assert "Sampling(mixing=...)" in unproved.message
+
+
+@pytest.mark.parametrize("seed", [1, 4])
+def test_estimates_tend_to_gain_bias_and_visits(seed):
+    cmdp = unichain(seed)
+    policy = ck.TabularPolicy(random_policy(cmdp, 3))
+    pooled = Pooled(as_simulator(cmdp, others=True), 40_000, 1_000, Meter(1))
+    found, exact = pooled.outlook(policy), ck.evaluate(cmdp, policy)
+    assert found.visits.sum() == pytest.approx(1.0)
+    np.testing.assert_allclose(found.visits, exact.occupancy.sum(axis=1), atol=0.01)
+    values = cmdp.user_objective(found.values[0]), *cmdp.user_constraint_values(found.values[1:])
+    np.testing.assert_allclose(values, [exact.objective, *exact.constraint_values], atol=0.01 * cmdp.spans.max())
+    np.testing.assert_allclose(pooled.values(policy), found.values, atol=0.01 * cmdp.spans.max())
+    # Advantages, as the first state is not known and shifts all values
+    q, mine = exact.action_values[0], cmdp.sense * found.q[:, 0].reshape(cmdp.states, -1)
+    advantage, learned = (x - (policy.probabilities * x).sum(axis=1, keepdims=True) for x in (q, mine))
+    np.testing.assert_allclose(learned, advantage, atol=0.05 * cmdp.spans[0])
+    mix = np.append(1.0, np.zeros(cmdp.num_rows))
+    again = cmdp.sense * pooled.action_values(policy, mix, np.zeros(cmdp.states), 1)
+    np.testing.assert_allclose(
+        again - (policy.probabilities * again).sum(axis=1, keepdims=True), advantage, atol=0.05 * cmdp.spans[0]
+    )
+
+
+def test_links_that_have_not_been_seen_yet():
+    """Two parts that lead to each other once in a hundred steps: twenty draws of each pair show none of it."""
+    rare = 0.01
+    P = np.zeros((2, 2, 2))
+    P[0], P[1] = [1.0 - rare, rare], [rare, 1.0 - rare]
+    limit = ck.AtMost([[1.0, 1.0], [0.0, 0.0]], 0.6, name="first")
+    cmdp = ck.CMDP(P, cost=[[1.0, 1.5], [2.0, 3.0]], constraints=[limit], average=True, initial=0, action_axis=1)
+    uniform = ck.TabularPolicy.uniform(2, 2)
+    seeds = [s for s in range(20) if Pooled(as_simulator(cmdp, others=True), 20, 10, Meter(s)).model().gamma < 1.0]
+    assert seeds
+    pooled = Pooled(as_simulator(cmdp, others=True), 20, 10, Meter(seeds[0]))
+    assert pooled.model().gamma == pytest.approx(20 / 21)
+    early = pooled.values(uniform)
+    assert np.isfinite(early).all()
+    assert early[0] < 1.5  # it seems to stay where it starts for most of the time
+    late = Pooled(as_simulator(cmdp, others=True), 20_000, 10, Meter(0))
+    assert late.model().criterion == "average"
+    assert abs(late.values(uniform)[0] - 1.875) < 0.1
+    result = ck.solve(cmdp, sampling=ck.Sampling(estimator="pooled"), max_iterations=40, seed=seeds[0])
+    assert abs(result.objective - average_lp(cmdp)) < 0.1
+
+
+def test_classes_that_are_never_left():
+    """The average from the start is that of both ends, weighted by the chances of ending there."""
+    P = np.zeros((3, 1, 3))
+    P[0, 0], P[1, 0, 1], P[2, 0, 2] = [0.0, 0.25, 0.75], 1.0, 1.0
+    cmdp = ck.CMDP(P, cost=[[50.0], [4.0], [0.0]], average=True, initial=0, action_axis=1)
+    pooled = Pooled(as_simulator(cmdp, others=True), 20_000, 100, Meter(0))
+    assert pooled.values(ck.TabularPolicy.uniform(3, 1))[0] == pytest.approx(1.0, abs=0.05)
+    assert pooled.outlook(ck.TabularPolicy.uniform(3, 1)).visits.sum() == pytest.approx(1.0)
+
+
+def test_a_learning_run_continues_from_its_checkpoint(tmp_path):
+    cmdp = unichain(6)
+    settings = {"method": "pmd-pd", "sampling": ck.Sampling(estimator="pooled"), "seed": 3}
+    whole = ck.solve(cmdp, max_iterations=8, **settings)
+    ck.solve(cmdp, max_iterations=4, checkpoint=tmp_path / "run.npz", **settings)
+    rest = ck.solve(cmdp, max_iterations=8, checkpoint=tmp_path / "run.npz", resume=True, **settings)
+    np.testing.assert_array_equal(rest.policy.probabilities, whole.policy.probabilities)
+
+
 # -- what is refused --------------------------------------------------------------------------------------------------
 
 
@@ -243,10 +338,24 @@ def test_bad_statements_are_refused():
             ck.certify_by_simulation(simulator, ones(cmdp), mixing=wrong)
     with pytest.raises(ValueError, match="mixing is for long-run averages"):
         ck.certify_by_simulation(cmdp.with_criterion(gamma=0.9), ones(cmdp), mixing=10)
+    with pytest.raises(ValueError, match="mixing is for long-run averages"):
+        ck.solve(cmdp.with_criterion(gamma=0.9), sampling=ck.Sampling(mixing=10))
+    with pytest.raises(ValueError, match="mixing"):
+        ck.Sampling(mixing=-1.0)
     with pytest.raises(ValueError, match=r"10000 rollouts that are long enough .* transitions.*give horizon"):
         ck.certify_by_simulation(simulator, ones(cmdp), mixing=1e9)
+    with pytest.raises(ValueError, match="give horizon"):  # before anything is learned
+        ck.solve(simulator, sampling=ck.Sampling(estimator="pooled", mixing=1e9))
     with pytest.raises(ValueError, match="bounds"):
         ck.certify_by_simulation(twin(cmdp, bounds=None), ones(cmdp), mixing=10)
+
+
+@pytest.mark.parametrize("estimator", ["truncated", "geometric"])
+def test_rollouts_learn_no_averages(estimator):
+    cmdp = flow(0.9)
+    for model in (cmdp, twin(cmdp)):
+        with pytest.raises(ValueError, match=r'no rollout is long enough.*Sampling\(estimator="pooled"\)'):
+            ck.solve(model, sampling=ck.Sampling(estimator=estimator))
 
 
 def test_other_things_that_averages_have_not():
@@ -262,3 +371,5 @@ def test_other_things_that_averages_have_not():
     for model in (cmdp, twin(cmdp)):
         with pytest.raises(ValueError, match="bound_by_simulation is for discounted models"):
             ck.bound_by_simulation(model, 1_000)
+        with pytest.raises(ValueError, match="knows discounted models only"):
+            ck.solve(model, sampling=ck.Sampling(schedule="theory", epsilon=0.1))
