@@ -355,8 +355,8 @@ MUTANTS: list[Mutant] = [
         "criteria::test_intervals_cover_the_exact_values criteria::test_a_certain_cost_is_known_exactly",
         ("self.lows @ weights,", "0.0 * (self.lows @ weights),", "what quantities count from is forgotten"),
         (
-            "(self.highs - self.lows) @ weights, none",
-            "0.1 * (self.highs - self.lows) @ weights, none",
+            "(self.highs - self.lows) @ weights, np",
+            "0.1 * (self.highs - self.lows) @ weights, np",
             "a narrow range",
         ),
         ("table[some] = each[some]", "table[:] = each", "a limit on one stage counts all of them"),
@@ -1087,7 +1087,7 @@ MUTANTS: list[Mutant] = [
             "rollouts are a step too short",
         ),
         (
-            "np.append(0.0, (1.0 - simulator.gamma) * simulator.offsets)",
+            "np.append(0.0, simulator.step_weight * simulator.offsets)",
             "np.append(0.0, simulator.offsets)",
             "limits are not spread over the steps",
         ),
@@ -1301,8 +1301,8 @@ MUTANTS: list[Mutant] = [
         ("share = delta / mean.size", "share = delta", "δ is not shared by the quantities"),
         ("(look * (look + 1) if until_decided else 1)", "1", "looks spend no δ"),
         ("(seed, JUDGING, look)", "(seed, JUDGING, 1)", "rollouts are drawn twice"),
-        ("least_sum + span + slack) + rest_high", "least_sum + span + slack)", "the upper end forgets the tail"),
-        ("least_sum - slack) + rest_low", "least_sum - slack)", "the lower end forgets the truncated tail"),
+        ("mean + width + rest_high", "mean + width", "the upper end forgets the tail"),
+        ("mean - width + rest_low", "mean - width", "the lower end forgets the truncated tail"),
         (" + 7.0 * span * log / (3.0 * (rollouts - 1))", "", "the width is right only for many rollouts"),
         ("0.0) / (n - 1)", "0.0) / n", "the variance is biased"),
         (

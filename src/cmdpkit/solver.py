@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cmdpkit.certificates.rollouts import averaging
 from cmdpkit.checks import check_count, check_nonnegative, digest
 from cmdpkit.cluster import check_cluster, using
 from cmdpkit.evaluation.patience import hurrying
@@ -168,7 +169,7 @@ def solve(
     if deterministic is not False:
         _check_deterministic(model, deterministic, method, sampling, options)
     if isinstance(model, Simulator) and sampling is None:
-        sampling = Sampling()
+        sampling = Sampling(estimator="pooled" if model.criterion == "average" else "truncated")
     if check_cluster(cluster) is not None and sampling is None:
         raise ValueError(
             "cluster= is for learning from samples; exact methods run in this process. Learn from samples with "
@@ -462,8 +463,6 @@ def _solve_by_samples(
     options: dict[str, Any],
 ) -> Result:
     """Learn from samples, then certify last iterate and mixture: with the model if there is one, or by rollouts."""
-    if isinstance(model, CMDP):
-        refuse_averages(model, "the sampled learner")
     choice = _sampled_choice(model, method, sampling, options)
     if transitions is not None:
         check_count(transitions, "budget", least=0)
@@ -497,6 +496,7 @@ def _sampled_choice(model: CMDP | Simulator, method: Any, sampling: Any, options
         raise ValueError(f"method {method!r} needs a model; from samples learn {', '.join(names('sampled'))}")
     if options.get("schedule") is not None:
         raise ValueError("with samples the schedule is set by Sampling(schedule='theory', epsilon=...)")
+    _check_averages(model, sampling)
     choice = choose(method, options, "sampled", TabularSettings, model.num_constraints, GENERAL)
     if sampling.schedule:
         if choice.name != "pmd-pd":
@@ -504,6 +504,23 @@ def _sampled_choice(model: CMDP | Simulator, method: Any, sampling: Any, options
         if choice.given:
             raise ValueError(f"Theorem 3 sets {next(iter(choice.given))!r} itself or fixes it; leave it out")
     return with_start(choice, model)
+
+
+def _check_averages(model: CMDP | Simulator, sampling: Sampling) -> None:
+    """Settings of the sampled learner that mean something for some criteria only."""
+    if model.criterion != "average":
+        if sampling.mixing is not None:
+            raise ValueError(f"mixing is for long-run averages; the criterion here is the {model.value_name}")
+        return
+    if sampling.schedule:
+        refuse_averages(model, f"schedule={sampling.schedule!r}, with the constants of the paper's theorems,")
+    if sampling.estimator != "pooled":
+        raise ValueError(
+            f"estimator={sampling.estimator!r} adds up discounted rollouts, and no rollout is long enough for a "
+            'long-run average; learn it with Sampling(estimator="pooled")'
+        )
+    if isinstance(model, Simulator) and sampling.mixing is not None:  # what is learned must not be lost
+        averaging(model, sampling.mixing, sampling.confidence, sampling.certificate_rollouts)
 
 
 @contextlib.contextmanager
