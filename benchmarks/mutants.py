@@ -1260,11 +1260,32 @@ MUTANTS: list[Mutant] = [
         "sharded/search.py",
         "sharded",
         ("if answer.bound > 0.0:", "if answer.bound > -1e9:", "anything refutes the limits"),
+        (
+            'self.upper, self.farkas_margin = float(state["upper"])',
+            "self.upper, self.farkas_margin = 0.0",
+            "a run that continues has another bound",
+        ),
+    ),
+    *of(
+        "sharded/folder.py",
+        "sharded",
+        ('"model": crew.model.fingerprint, **run', "**run", "a run continues from that of another model"),
+        ("write_json(self.path / HEAD, head)", "pass", "a checkpoint is never found"),
+    ),
+    *of(
+        "sharded/first_order.py",
+        "sharded",
+        ('self.learner.restore(saved["learner"])', "self.learner.begin()", "pmd-pd continues from the uniform policy"),
+    ),
+    *of(
+        "run/storage.py",
+        "sharded",
+        ("_save(result, folder / HEAD, name)", "pass", "a result in blocks has no description"),
     ),
     *of(
         "sharded/solve.py",
         "sharded",
-        ('saved["model"] != search.model.fingerprint or', "", "a run continues from that of another model"),
+        ("if not (search.stuck or resumed):", "if not search.stuck:", "a run that continues asks once too often"),
         ('search.restore(saved["search"])', "pass", "a run that continues forgets what was found"),
     ),
     *of(
