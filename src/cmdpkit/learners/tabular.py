@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import Array, PairTable
+from cmdpkit.model import Pairs
 from cmdpkit.policy import TabularPolicy
 
 LOWEST_LOG_PROBABILITY = -700.0
@@ -44,6 +45,20 @@ def within_radius(old: TabularPolicy, new: TabularPolicy, radius: float, visits:
         else:
             high = middle
     return best
+
+
+def projected(pairs: Pairs, table: PairTable) -> TabularPolicy:
+    """The policy nearest to a table in every state, in the Euclidean norm (Michelot 1986)."""
+    # π = (x − θ)₊ with Σ π = 1: θ is a mean over the actions with x > θ, of which there are fewer in every turn
+    chosen = np.ones(pairs.shape, dtype=np.bool_)
+    while True:
+        level = (pairs.sum(np.where(chosen, table, 0.0)) - 1.0) / pairs.sum(chosen.astype(float))
+        above = chosen & (table > pairs.over(level))
+        if np.array_equal(above, chosen):
+            log_pi = np.full(pairs.shape, -np.inf)
+            np.log(table - pairs.over(level), out=log_pi, where=chosen)
+            return TabularPolicy.stored(pairs, log_pi)  # as from a checkpoint, to the last bit
+        chosen = above
 
 
 def _divergence(old: TabularPolicy, new: TabularPolicy, visits: Array | None) -> float:

@@ -28,6 +28,8 @@ class Weights(NamedTuple):
     accuracy: float | None = None  # relative error allowed in evaluations; 0 means up to rounding
     anchor: str | None = None  # None: the current policy; "keep": that of the last step; "return": go back to it first
     visit_error: float | None = None  # a learner that knows the model lowers it to this, as far as it can
+    entropy: float | None = None  # τ: the mixed cost is c̃ + τ log π, and the anchor is the uniform policy
+    optimistic: bool = False  # two projected steps with one gradient: of a second policy, and from there of this one
 
 
 class State(NamedTuple):

@@ -227,6 +227,8 @@ class NeuralLearner:
         A step is as long as the radius allows, or as `weights.step` says if that is shorter. The accuracy of estimates
         depends on the samples alone, whatever `weights.accuracy` is.
         """
+        if weights.entropy is not None or weights.optimistic:
+            raise NotImplementedError("steps with entropy and optimistic steps need a table of probabilities")
         if weights.anchor == "return":
             self.theta = self._anchor
             self._forget()
