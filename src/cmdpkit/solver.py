@@ -104,9 +104,10 @@ def solve(
         callback: called after every iteration with a `Snapshot` (iteration, objective, violation, bound, multipliers,
             time, samples, constraint_values); the run stops when it returns True.
         sampling: learn from samples only, as is always the case for a `Simulator`. "auto" then means "pmd-pd".
-            `result.policy` is the last iterate and `result.average_policy` the mixture of all iterates (with growing
-            steps that of the second half, weighted by the steps), both with certificates: exact for a `CMDP`,
-            statistical for a `Simulator`. `tol` is not used.
+            `result.average_policy` is the mixture of all iterates (with growing steps that of the second half, weighted
+            by the steps); `result.policy` is the last iterate, or with growing steps and fresh rollouts a table with
+            the visits of that mixture. Both have certificates: exact for a `CMDP`, statistical for a `Simulator`. `tol`
+            is not used.
         budget: maximum number of transitions drawn for learning.
         checkpoint: a file to which a first-order run writes its state. If the file holds a state of the same run, the
             run continues from it, to the same result bit for bit.
@@ -460,7 +461,7 @@ def _solve_by_samples(
     cluster: str | None,
     options: dict[str, Any],
 ) -> Result:
-    """Learn from samples, then certify last iterate and mixture: with the model if there is one, or by rollouts."""
+    """Learn from samples, then certify policy and mixture: with the model if there is one, or by rollouts."""
     if isinstance(model, CMDP):
         refuse_averages(model, "the sampled learner")
     choice = _sampled_choice(model, method, sampling, options)

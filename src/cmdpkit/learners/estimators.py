@@ -73,6 +73,7 @@ class Estimator(Protocol):
     """Values of a policy in the internal sign convention: V_0..V_m, and Q of a mix of costs plus a cost per state."""
 
     meter: Meter
+    fresh: bool  # whether errors of different estimates are independent
 
     def values(self, policy: TabularPolicy) -> Array: ...
     def outlook(self, policy: TabularPolicy) -> Outlook: ...
@@ -81,6 +82,8 @@ class Estimator(Protocol):
 
 class Rollouts:
     """The estimators of Algorithm 2: M independent rollouts per pair, and from the initial distribution."""
+
+    fresh = True
 
     def __init__(self, simulator: Simulator, plan: RolloutPlan, meter: Meter) -> None:
         self.simulator, self.plan, self.meter = simulator, plan, meter
@@ -190,6 +193,8 @@ class Pooled:
     One transition from a pair is as informative about that pair as a whole rollout is to Algorithm 2, and it serves all
     later policies too. This is model-based and not in the paper; its rate for learning without a model does not apply.
     """
+
+    fresh = False
 
     def __init__(self, simulator: Simulator, rollouts: int, starts: int, meter: Meter) -> None:
         self.simulator, self.rollouts, self.starts, self.meter = simulator, rollouts, starts, meter
