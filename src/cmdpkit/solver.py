@@ -101,9 +101,10 @@ def solve(
         callback: called after every iteration with a `Snapshot` (iteration, objective, violation, bound, multipliers,
             time, samples, constraint_values); the run stops when it returns True.
         sampling: learn from samples only, as is always the case for a `Simulator`. "auto" then means "pmd-pd".
-            `result.policy` is the last iterate and `result.average_policy` the mixture of all iterates (with growing
-            steps that of the second half, weighted by the steps), both with certificates: exact for a `CMDP`,
-            statistical for a `Simulator`. `tol` is not used.
+            `result.average_policy` is the mixture of all iterates (with growing steps that of the second half, weighted
+            by the steps); `result.policy` is the last iterate, or with growing steps and fresh rollouts a table with
+            the visits of that mixture. Both have certificates: exact for a `CMDP`, statistical for a `Simulator`. `tol`
+            is not used.
         budget: maximum number of transitions drawn for learning.
         checkpoint: a file to which a first-order run writes its state, or a folder for a `ShardedCMDP`. If it holds a
             state of the same run, the run continues from it, to the same result bit for bit.
@@ -422,7 +423,7 @@ def _solve_by_samples(
     cluster: str | None,
     options: dict[str, Any],
 ) -> Result:
-    """Learn from samples, then certify last iterate and mixture: with the model if there is one, or by rollouts."""
+    """Learn from samples, then certify policy and mixture: with the model if there is one, or by rollouts."""
     choice = _sampled_choice(model, method, sampling, options)
     if transitions is not None:
         check_count(transitions, "budget", least=0)
