@@ -91,6 +91,9 @@ PROGRESS = 0.7
 """A Newton step that leaves more than this part of the distance between the bounds is no progress."""
 
 
+STEEP = 10.0
+"""While no policy meets the only limit, its price is this, in units of span(c_0)/span(c_1)."""
+
 LEVEL_CALLS, LEVEL_CALLS_PER_LIMIT = 8, 6
 """Oracle calls of the level method at most; about half as many are usual."""
 
@@ -251,6 +254,8 @@ class ColumnSearch:
         `stuck` says that the answer cannot be improved; a caller that continues is given relaxed limits. Multipliers to
         start from are taken seriously when there are columns as well.
         """
+        if start is None and not self.columns and self._has_one_limit():
+            yield from self._one_limit()
         near = FIRST_GAP if start is None or not self.columns else INEXACT * self.tol
         first = near * float(self.scales[0]) if self.cmdp.num_rows else 0.0
         if start is not None or not self.columns or self._oracle.state_values is None:
@@ -272,6 +277,35 @@ class ColumnSearch:
                     return
             if not self.stuck and not self._settled():
                 yield from self._kelley()
+
+    def _has_one_limit(self) -> bool:
+        cmdp = self.cmdp
+        plain = cmdp.criterion != "average" and cmdp.blocks is None
+        return cmdp.num_rows == 1 and plain and not isinstance(cmdp.transitions, StagedTransitions)
+
+    def _one_limit(self) -> Iterator[ColumnSearch]:
+        """One limit: its price and the policy improve in turn.
+
+        The Lagrangian of a policy is a line over the price. The lowest of the lines that are known have their peak
+        where two of them cross. There the last policy is improved once: its new line is below the peak, or it is the
+        best one there. Only where values come from factorisations: sweeps take less time for rough values.
+        """
+        weights = np.array([1.0, 0.0])
+        self._oracle.begin(weights)
+        if not self.plan.is_direct:
+            return
+        self._take(self._oracle.take(self.choice, weights))
+        while True:
+            met = self._price()
+            prices = self.mixture.prices if met and self.mixture is not None else STEEP * self.units
+            weights = np.append(1.0, prices)
+            self.oracle_calls += 1
+            bound, better = self._oracle.improvement(weights)
+            self.learn(Cut(prices, self.cmdp.offsets, bound))
+            self.stuck = met and (better is None or self._settled())
+            yield self
+            if better is None or self.stuck or self.stop() or not self._take(self._oracle.take(better, weights)):
+                return
 
     def _levels(self) -> Iterator[ColumnSearch]:
         """Ask where the level method says, for a number of calls that is enough unless the model is an odd one."""

@@ -61,6 +61,8 @@ def best_mixture(
     if m == 0:
         j = int(costs.argmin())
         return Mixture(np.eye(n)[j], np.zeros(0), float(costs[j]), 0.0)
+    if m == 1:
+        return _on_one_line(costs, rows[0] - relaxation[0], cap)
     # Variables: slacks s, excess t and weights w, with  s − t + rows·w = relaxation  and  Σ w = 1
     matrix = np.zeros((m + 1, 2 * m + n))
     matrix[:m, :m], matrix[:m, m : 2 * m], matrix[:m, 2 * m :], matrix[m, 2 * m :] = np.eye(m), -np.eye(m), rows, 1.0
@@ -78,6 +80,35 @@ def best_mixture(
     excess = float(np.maximum(rows @ weights - relaxation, 0.0).sum())
     prices = _netted(np.maximum(-y[:m], 0.0), cost, matrix, basis, opposites)
     return Mixture(weights, prices, float(cost @ x), excess, basis)
+
+
+def _on_one_line(costs: Array, row: Array, cap: float) -> Mixture:
+    """The best mixture of at most two columns within one limit: where their Lagrangians cross, no other is lower."""
+    n, low = costs.size, int(costs.argmin())
+    if row[low] <= 0.0:
+        return _single(n, low, 0.0, costs[low], 0.0, slack=True)
+    high, price = int((costs + cap * row).argmin()), cap
+    if row[high] > 0.0:
+        return _single(n, high, cap, costs[high] + cap * row[high], row[high], slack=False)
+    for _ in range(n):
+        price = (costs[high] - costs[low]) / (row[low] - row[high])
+        lagrangian = costs + price * row
+        j = int(lagrangian.argmin())
+        if lagrangian[j] >= min(lagrangian[low], lagrangian[high]):
+            break
+        low, high = (j, high) if row[j] > 0.0 else (low, j)
+    weights = np.zeros(n)
+    weights[high] = row[low] / (row[low] - row[high])
+    weights[low] = 1.0 - weights[high]
+    excess = max(float(row @ weights), 0.0)
+    return Mixture(weights, np.array([price]), float(costs @ weights), excess, np.array([2 + low, 2 + high]))
+
+
+def _single(n: int, j: int, price: float, value: float, excess: float, slack: bool) -> Mixture:
+    """One column, with the slack or the excess of the only row in the basis."""
+    weights = np.zeros(n)
+    weights[j] = 1.0
+    return Mixture(weights, np.array([price]), float(value), float(excess), np.array([0 if slack else 1, 2 + j]))
 
 
 def _netted(prices: Array, cost: Array, matrix: Array, basis: Any, opposites: Any) -> Array:
@@ -187,6 +218,8 @@ def level_point(center: Array, costs: Array, rows: Array, level: float, cap: flo
     A least-distance problem, solved as non-negative least squares (Lawson and Hanson 1974, chapter 23).
     """
     m = len(center)
+    if m == 1:
+        return _on_level(float(center[0]), costs, rows[0], level, cap)
     cuts = np.vstack([rows.T, np.eye(m), -np.eye(m)])
     need = np.concatenate([level - costs - center @ rows, -center, center - cap])
     if need.max() <= 0.0:
@@ -196,3 +229,13 @@ def level_point(center: Array, costs: Array, rows: Array, level: float, cap: flo
     if -residual[-1] < 1e-12:
         return None
     return np.asarray(np.clip(center - residual[:-1] / residual[-1], 0.0, cap))
+
+
+def _on_level(center: float, costs: Array, row: Array, level: float, cap: float) -> Array | None:
+    """The same for one price: the points at or above the level are an interval."""
+    rising, falling = row > 0.0, row < 0.0
+    low = float(((level - costs[rising]) / row[rising]).max(initial=0.0))
+    high = float(((level - costs[falling]) / row[falling]).min(initial=cap))
+    if low > high or (costs[row == 0.0] < level).any():
+        return None
+    return np.array([min(max(center, low), high)])

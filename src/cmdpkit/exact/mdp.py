@@ -147,6 +147,24 @@ class Oracle:
             evaluations += 1
         return self._minimum(bound, evaluations)
 
+    def begin(self, weights: Array) -> None:
+        """Find a first policy, a far-sighted one. After that the plan is known."""
+        self.choice = self._far_sighted(weights @ self.cmdp.costs)
+
+    def improvement(self, weights: Array) -> tuple[float, Any]:
+        """A bound on min_π w·V(π) from the values of the last policy, and a better choice; None if there is none."""
+        assert self.state_values is not None
+        cost, value = weights @ self.cmdp.costs, self.state_values @ weights
+        noise = 1e-14 * (float(np.abs(value).max()) + float(np.abs(cost).max()))
+        backup = bellman(self.cmdp, cost, value, self.choice, noise)
+        return bound_from_backup(self.cmdp, weights, value, backup), backup.choice if backup.moved else None
+
+    def take(self, choice: Any, weights: Array) -> Minimum:
+        """Evaluate another policy, to all the accuracy that is asked."""
+        self.choice = choice
+        self._evaluate(weights, 0.0)
+        return self._minimum(-np.inf, 1)
+
     def _over_stages(self, weights: Array) -> Minimum:
         """Backward induction: policy, values and bound in one pass."""
         backup, self.state_values = induction_over_stages(self.cmdp, weights)
