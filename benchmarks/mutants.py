@@ -1267,6 +1267,17 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     *of(
+        "sharded/krylov.py",
+        "sharded::test_slow_chains_are_evaluated_by_gmres_in_a_fraction_of_the_sweeps",
+        ("rest[:, c] = target - (matrix * take[:, c]).sum(axis=1)", "rest[:, c] = target", "GMRES stands still"),
+        ("np.sum([p.sums for p in found], axis=0)", "found[0].sums", "inner products see one block only"),
+    ),
+    *of(
+        "sharded/subspace.py",
+        "sharded::test_slow_chains_are_evaluated_by_gmres_in_a_fraction_of_the_sweeps",
+        ("self._receive(inbox, self._w)", "pass", "products forget the other blocks"),
+    ),
+    *of(
         "sharded/folder.py",
         "sharded",
         ('"model": crew.model.fingerprint, **run', "**run", "a run continues from that of another model"),

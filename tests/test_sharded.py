@@ -17,11 +17,14 @@ from cmdpkit.cli.main import cli
 from cmdpkit.evaluation.backup import bellman
 from cmdpkit.evaluation.bounds import bound_from_backup, macqueen_bound
 from cmdpkit.run.budget import Budget
+from cmdpkit.sharded import krylov
+from cmdpkit.sharded import oracle as oracle_module
 from cmdpkit.sharded.crew import Crew
 from cmdpkit.sharded.folder import Folder
 from cmdpkit.sharded.oracle import Oracle
 from cmdpkit.sharded.shard import Shard
 from cmdpkit.sharded.solve import Columns
+from cmdpkit.sharded.subspace import SubspaceShard
 
 
 def garnet(constraints=2, states=300, seed=3, gamma=0.9):
@@ -166,6 +169,58 @@ def test_visits_are_those_of_the_assembled_model():
     visits = np.concatenate([shard.visits for shard in shards(crew)])
     exact = ck.evaluate(cmdp, cmdp.pairs.uniform()).occupancy.sum(axis=1) / (1.0 - cmdp.gamma)
     np.testing.assert_allclose(visits, exact, atol=1e-10)
+
+
+def crew_of_queues(gamma, capacity=19):
+    cmdp = ck.problems.two_queues(capacity=capacity, gamma=gamma)
+    crew = Crew.in_process(ck.ShardedCMDP.split(cmdp, [0, 150, 220]))
+    crew.each("spread", "uniform")
+    return cmdp, crew
+
+
+def test_slow_chains_are_evaluated_by_gmres_in_a_fraction_of_the_sweeps(monkeypatch):
+    """Queues with γ = 0.999 mix slowly. The values are those of a direct solver, within the proved errors."""
+    cmdp, crew = crew_of_queues(0.999)
+    exact = ck.evaluate(cmdp, cmdp.pairs.uniform())
+    truth = np.array([cmdp.sense * exact.objective, *exact.constraint_values])
+    allowed = 1e-7 * np.abs(truth)
+    used = {}
+    for slow in (krylov.SLOW, 10**9):
+        monkeypatch.setattr(oracle_module, "SLOW", slow)
+        crew.each("reset")
+        crew.connect()
+        crew.each("spread", "uniform")
+        oracle = Oracle(crew, np.zeros(truth.size))
+        values, errors = oracle.prove("uniform", allowed)
+        assert (abs(values - truth) <= errors).all()
+        assert (errors <= 1.01 * allowed).all()
+        sweeps = oracle.sweeps
+        oracle.visits("uniform", 1e-8)
+        visits = np.concatenate([shard.visits for shard in shards(crew)])
+        np.testing.assert_allclose(visits, exact.occupancy.sum(axis=1) / (1.0 - cmdp.gamma), atol=1e-5)
+        used[slow] = np.array([sweeps, oracle.sweeps - sweeps])
+    assert (3 * used[krylov.SLOW] < used[10**9]).all()
+
+
+def test_gmres_that_does_not_help_is_given_up(monkeypatch):
+    """A product that fails spoils nothing: the sweeps go on from where they were."""
+    cmdp, crew = crew_of_queues(0.99, capacity=14)
+    exact = ck.evaluate(cmdp, cmdp.pairs.uniform())
+    product = SubspaceShard.value_product
+
+    def spoilt(self, inbox, form):
+        numbers, messages = product(self, inbox, form)
+        return numbers._replace(sums=np.full_like(numbers.sums, np.nan)), messages
+
+    monkeypatch.setattr(SubspaceShard, "value_product", spoilt)
+    values, errors = Oracle(crew, np.zeros(3)).prove("uniform", 1e-6 * np.ones(3))
+    assert (errors < 1.1e-6).all()
+    assert abs(values[0] - cmdp.sense * exact.objective) <= errors[0]
+
+
+def test_queues_that_mix_slowly_have_the_certified_optimum():
+    cmdp = ck.problems.two_queues(capacity=12, gamma=0.995)
+    agrees(ck.solve(ck.ShardedCMDP.split(cmdp, [0, 60, 110]), tol=1e-5), cmdp, 1e-5)
 
 
 def test_a_lattice_exchanges_only_its_boundary():

@@ -15,7 +15,8 @@ from cmdpkit.evaluation.backup import looking_ahead, padded
 from cmdpkit.evaluation.threads import use_at_most
 from cmdpkit.files import load_arrays, save_arrays
 from cmdpkit.model.sharded import ShardedCMDP
-from cmdpkit.sharded.shard import KIND, Inbox, Messages, Shard
+from cmdpkit.sharded.shard import KIND, Inbox, Messages
+from cmdpkit.sharded.subspace import SubspaceShard
 
 CURRENT = "current"
 """What the mirror steps lead to, among the policies of a block."""
@@ -32,7 +33,7 @@ class Normaliser(NamedTuple):
     visits: float  # Σ x
 
 
-class MirrorShard(Shard):
+class MirrorShard(SubspaceShard):
     """A block with a policy that is improved by mirror steps."""
 
     def begin(self, _: Inbox) -> tuple[None, Messages]:
@@ -132,7 +133,7 @@ class MirrorShard(Shard):
 
     def advance(self, inbox: Inbox) -> tuple[None, Messages]:
         """A_i(s, a) = c_i + γ P V_i − V_i of all costs, from the values of the last sweeps."""
-        self._receive(inbox, self.values[:, : self.columns])
+        self._receive(inbox, self.values)
         table = padded(self.costs.T)
         looking_ahead(self.transitions, self.gamma, table, 1.0, self.pairs.heads)(self.values, self.values, table)
         self.advantages = table[:, : self.columns]
