@@ -367,6 +367,22 @@ MUTANTS: list[Mutant] = [
         ("table - self._over(self._sum(self._pi * table))", "table", "the Fisher matrix is not centred"),
     ),
     *of(
+        "run/recorder.py",
+        "growing_sampled",
+        ("shares[k] * pairs.over(self.visits[k])", "shares[k]", "visits do not weigh the average"),
+        ("np.arange(count) < count // 2, 0.0", "np.arange(count) < 0, 0.0", "the first policies are averaged, too"),
+    ),
+    *of(
+        "insight/optimum.py",
+        "optimum",
+        ("residual.min() / (1.0", "residual.mean() / (1.0", "only the mean residual is bounded"),
+        (
+            "low, high = np.where(refuted, middle, low)",
+            "low, high = np.where(refuted, high, low)",
+            "bets prove too much",
+        ),
+    ),
+    *of(
         "rules/growing_sampled.py",
         "growing_sampled",
         ("1.0 / max(view.noise(state.multipliers), 1e-300)", "np.inf", "noise does not hold the steps back"),

@@ -138,18 +138,21 @@ class SampledRecorder:
         With fresh errors the iterates stray around the optimum, and their average is closer to it. Errors of pooled
         transitions are much the same in all iterates, and the last has the smallest.
         """
-        averaged = len(self.steps) == len(self.policies) and self.learner.estimator.fresh
-        return self.weights if averaged else np.eye(len(self.policies))[-1]
+        count = len(self.policies)
+        if len(self.steps) == count and self.learner.estimator.fresh:
+            return self.weights
+        return np.append(np.zeros(count - 1), 1.0)
 
     @property
     def policy(self) -> TabularPolicy:
         """The policy to use: the last one, or the table whose visits are the average of those of the iterates."""
-        used = np.flatnonzero(self.shares) if self.policies else []
-        if len(used) < 2:
+        shares = self.shares if self.policies else np.empty(0)
+        used = np.flatnonzero(shares)
+        if used.size < 2:
             return self.last_policy
         pairs, occupancy = self.problem.pairs, np.zeros(self.problem.pairs.shape)
         for k in used:  # d(s, a) = Σ_k share_k x_k(s) π_k(a|s)
-            occupancy += self.shares[k] * pairs.over(self.visits[k]) * self.policies[k].pi
+            occupancy += shares[k] * pairs.over(self.visits[k]) * self.policies[k].pi
         return TabularPolicy.from_occupancy(pairs, occupancy, self.last_policy.pi)
 
     @property
