@@ -15,7 +15,7 @@ from cmdpkit.evaluation.patience import breathe
 from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.slater import slater_margin
 from cmdpkit.learners.response import MirrorResponse, by_action
-from cmdpkit.learners.tabular import above_floor, projected, reference_span, within_radius
+from cmdpkit.learners.tabular import above_floor, projected, reference_span, refuse_growth, within_radius
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.rules.base import View, Weights
@@ -96,6 +96,7 @@ class ExactLearner:
 
     def improve(self, weights: Weights) -> int:
         """t_k steps of regularised natural gradient on c̃, anchored as `weights.anchor` says (eq. npg-entropy)."""
+        refuse_growth(weights)
         self.accuracy = 0.0 if weights.accuracy is None else weights.accuracy
         if weights.anchor == "return":
             self.move_to(self._anchor)

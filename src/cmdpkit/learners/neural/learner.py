@@ -24,6 +24,7 @@ from cmdpkit.envs.batch import spread
 from cmdpkit.envs.scattered import Scattered
 from cmdpkit.learners.neural.critics import Critics, Moments
 from cmdpkit.learners.neural.distributions import Distribution, Gaussian, Softmax
+from cmdpkit.learners.neural.first_order import FirstOrder
 from cmdpkit.learners.neural.local import LocalModel, NeuralView
 from cmdpkit.learners.neural.networks import Network
 from cmdpkit.learners.neural.policy import Actions, NeuralPolicy
@@ -114,12 +115,12 @@ class NeuralLearner:
         width = _width(self.envs.single_observation_space)
         rng = np.random.default_rng([seed, 0])
         free = 0 if self.actions.discrete else self.actions.outputs
-        self.network = Network([width, *settings.hidden, self.actions.outputs], free)
+        self.network = Network([width, *settings.hidden, self.actions.outputs], free, settings.activation)
         self.distribution: Distribution = Softmax() if self.actions.discrete else Gaussian()
         self.theta = self.network.initial(rng, last=0.01)  # nearly uniform initially, or mean 0 and σ 1
         self._anchor = self.theta  # of the last step
         regression = (settings.critic_rate, settings.critic_epochs, settings.critic_minibatch)
-        self.critics = Critics(width, len(limits) + 1, settings.hidden, rng, *regression)
+        self.critics = Critics(width, len(limits) + 1, settings.hidden, rng, *regression, settings.activation)
         self.observed = Moments(width)
         self.iteration = 0
         self.updates: list[Update] = []  # updates of the last `improve`
@@ -157,7 +158,8 @@ class NeuralLearner:
     def _acting(self, theta: torch.Tensor, shift: Array, scale: Array) -> NeuralPolicy:
         layers = [(w.numpy().copy(), b.numpy().copy()) for w, b in self.network.layers(theta)]
         log_std = None if self.actions.discrete else theta[-self.network.free :].numpy().copy()
-        return NeuralPolicy(layers, self.actions, log_std, *((shift, scale) if shift.size else ()))
+        scaling = {"shift": shift, "scale": scale} if shift.size else {}
+        return NeuralPolicy(layers, self.actions, log_std, **scaling, activation=self.settings.activation)
 
     def rollout(self) -> Rollout:
         """Samples of the current policy; drawn once per policy."""
@@ -276,7 +278,7 @@ class NeuralLearner:
         self.best = Best(self.theta, *self._scaling(), evidence)
 
     def _step(self, rollout: Rollout, local: LocalModel, weights: Weights, anchor: torch.Tensor) -> PolicyStep:
-        """The trust-region step on the standardised advantage of the mixed cost."""
+        """The step on the standardised advantage of the mixed cost."""
         settings = self.settings
         # Ã = w_0 A_0 + Σ w_i A_i                                                        (eq. tilde-c)
         mixed = local.advantages @ np.append(weights.objective, weights.constraints)
@@ -285,18 +287,38 @@ class NeuralLearner:
         # Costs are minimised; the trust region maximises −Ã in units of its deviation.
         deviation = float(mixed.std())
         benefit = torch.from_numpy(_standardised(-mixed).astype(np.float32))
+        radius = settings.radius if weights.radius is None else weights.radius
+        judge = local.judge(benefit, self._worst(weights))
+        if settings.surrogate != "trust-region":
+            return self._by_plain_gradients(local, benefit, judge, radius, weights)
         return trust_region_step(
             self.theta,
             local.gradient(benefit),
             local.fisher,
-            local.judge(benefit),
-            settings.radius if weights.radius is None else weights.radius,
+            judge,
+            radius,
             settings.damping,
             settings.cg_steps,
             settings.line_search,
             # step · F⁻¹ ∇ of the mixed advantage itself; the gradient here is in units of its deviation
             None if weights.step is None else weights.step * deviation,
         )
+
+    def _by_plain_gradients(
+        self, local: LocalModel, benefit: torch.Tensor, judge: Any, radius: float, weights: Weights
+    ) -> PolicyStep:
+        settings = self.settings
+        if weights.step is not None or weights.allowed_growth is not None:
+            raise NotImplementedError("steps of a given size need surrogate='trust-region'")
+        pace = (settings.policy_rate, settings.policy_epochs, settings.policy_minibatch)
+        ascent = FirstOrder(settings.surrogate, radius, settings.clip, settings.temperature, *pace)
+        return ascent.step(local, benefit, judge, np.random.default_rng([self.seed, 3, self.iteration]))
+
+    def _worst(self, weights: Weights) -> Array | None:
+        """By how much the mean advantage of each cost may grow, −reward included."""
+        if weights.allowed_growth is None:
+            return None
+        return np.append(np.inf, weights.allowed_growth / self.estimate().length)
 
     def _to_anchor(self, rollout: Rollout, local: LocalModel, anchor: torch.Tensor) -> Array:
         """log π/π_k at the step itself, and the discounted KL(π ‖ π_k) of the states after it  (eq. regu-Q)."""

@@ -73,13 +73,14 @@ class Actions:
 
 
 class NeuralPolicy:
-    """A policy that is a perceptron with ReLU layers.
+    """A policy that is a perceptron.
 
     Args:
         layers: weights (outputs, inputs) and biases of each layer.
         actions: the meaning of the outputs.
         log_std: log σ of each continuous action.
         shift, scale: if given, observations are normalised to (x − shift) / scale.
+        activation: of the hidden layers, "relu" or "tanh".
 
     Example:
         >>> policy = NeuralPolicy([(np.eye(2), np.zeros(2))], Actions(True, 0, 1))
@@ -96,7 +97,11 @@ class NeuralPolicy:
         log_std: Any = None,
         shift: Any = None,
         scale: Any = None,
+        activation: str = "relu",
     ) -> None:
+        if activation not in ("relu", "tanh"):
+            raise ValueError(f"activation must be 'relu' or 'tanh', not {activation!r}")
+        self.activation = activation
         self.layers = [(np.asarray(w, dtype=np.float32), np.asarray(b, dtype=np.float32)) for w, b in layers]
         self.actions = actions
         self.log_std = None if log_std is None else np.asarray(log_std, dtype=np.float32)
@@ -121,7 +126,7 @@ class NeuralPolicy:
         for weight, bias in self._transposed[:-1]:
             x = x @ weight
             x += bias
-            np.maximum(x, 0.0, out=x)
+            np.tanh(x, out=x) if self.activation == "tanh" else np.maximum(x, 0.0, out=x)
         weight, bias = self._transposed[-1]
         y = x @ weight + bias
         return y if self.log_std is None else np.concatenate([y, np.broadcast_to(self.log_std, y.shape)], axis=-1)
@@ -158,6 +163,8 @@ class NeuralPolicy:
         parts |= {f"bias_{i}": b for i, (_, b) in enumerate(self.layers)}
         parts |= {"discrete": np.array(self.actions.discrete), "low": self.actions.low, "high": self.actions.high}
         optional = {"log_std": self.log_std, "shift": self.shift, "scale": self.scale}
+        if self.activation != "relu":
+            optional["activation"] = np.array(self.activation)
         return parts | {name: value for name, value in optional.items() if value is not None}
 
     @classmethod
@@ -170,7 +177,7 @@ class NeuralPolicy:
         except KeyError as error:
             raise ValueError(f"the policy is incomplete: the entry {error} is missing") from error
         optional = {name: arrays[name] for name in ("log_std", "shift", "scale") if name in arrays}
-        return cls(layers, actions, **optional)
+        return cls(layers, actions, **optional, activation=str(arrays.get("activation", "relu")))
 
     def save(self, path: PathLike) -> None:
         """Write the policy to an `.npz` file, atomically and without pickle."""
