@@ -142,7 +142,8 @@ class ExactLearner:
         alpha = (1.0 / step if step else 0.0) if alpha is None else alpha
         to_anchor = alpha * (log_pi - anchor)
         # Ṽ_α = (I − γ P_π)⁻¹ Σ_a π (c̃ + α log(π / π_k))                              (eq. regu-V)
-        values = self._system.state_values(pairs.sum(pi * (cost + to_anchor)), guess, self._allowed(cost))
+        error = self._allowed(cost)
+        values = self._system.state_values(pairs.sum(pi * (cost + to_anchor)), guess, error)
         ahead = pairs.like(look_ahead(self.cmdp, values))
         # log π' = (1 − step·α) log π − step · Q̃_α − log Z,                            (eq. npg-entropy)
         # Q̃_α = c̃ − α log π_k + γ P Ṽ_α                                                (eq. regu-Q)
