@@ -126,23 +126,29 @@ class NeuralView(View):
         model: makes the local model.
         radius: of the trust region.
         length: by how much a measure grows when every step costs 1 more: steps per episode, for example.
+        shown: (m + 1,) which of −reward and the costs have a limit; None shows all of them.
     """
 
     model: Callable[[], LocalModel] | None = None
     radius: float = 0.0
     length: float = 1.0
+    shown: NDArray[np.bool_] | None = None
 
     @property
     def deviations(self) -> CostArray:
         assert self.model is not None
-        return self.model().deviations
+        return self.model().deviations[self._shown]
+
+    @property
+    def _shown(self) -> NDArray[np.bool_]:
+        return np.ones(self.values.size + 1, dtype=np.bool_) if self.shown is None else self.shown
 
     @property
     def prediction(self) -> Prediction:
         assert self.model is not None
         local = self.model()
-        metric, response = local.products
-        return Prediction(local.deviations, metric, response, self.radius, self.length)
+        metric, response = (table[np.ix_(self._shown, self._shown)] for table in local.products)
+        return Prediction(self.deviations, metric, response, self.radius, self.length)
 
 
 def _symmetric(products: Tensor) -> Array:
