@@ -16,7 +16,7 @@ from cmdpkit.evaluation.patience import breathe
 from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.slater import slater_margin
 from cmdpkit.learners.response import MirrorResponse, by_action
-from cmdpkit.learners.tabular import above_floor, projected, reference_span, within_radius
+from cmdpkit.learners.tabular import above_floor, projected, reference_span, refuse_growth, within_radius
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.rules.base import View, Weights
@@ -97,6 +97,7 @@ class ExactLearner:
 
     def improve(self, weights: Weights) -> int:
         """t_k steps of regularised natural gradient on c̃, anchored as `weights.anchor` says (eq. npg-entropy)."""
+        refuse_growth(weights)
         self.accuracy = 0.0 if weights.accuracy is None else weights.accuracy
         if weights.anchor == "return":
             self.move_to(self._anchor)
@@ -142,7 +143,8 @@ class ExactLearner:
         alpha = (1.0 / step if step else 0.0) if alpha is None else alpha
         to_anchor = alpha * (log_pi - anchor)
         # Ṽ_α = (I − γ P_π)⁻¹ Σ_a π (c̃ + α log(π / π_k))                              (eq. regu-V)
-        values = self._system.state_values(pairs.sum(pi * (cost + to_anchor)), guess, self._allowed(cost))
+        error = self._allowed(cost)
+        values = self._system.state_values(pairs.sum(pi * (cost + to_anchor)), guess, error)
         ahead = pairs.like(look_ahead(self.cmdp, values))
         # log π' = (1 − step·α) log π − step · Q̃_α − log Z,                            (eq. npg-entropy)
         # Q̃_α = c̃ − α log π_k + γ P Ṽ_α                                                (eq. regu-Q)
