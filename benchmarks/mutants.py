@@ -761,8 +761,8 @@ MUTANTS: list[Mutant] = [
         "exact",
         ("self.view.values + change", "self.view.values - change", "the outlook predicts the opposite"),
         (
-            "prices * self.scales[0] / self.scales[1:]",
-            "prices * self.scales[1:] / self.scales[0]",
+            "self._units, self._compiled = scales[0] / scales,",
+            "self._units, self._compiled = scales / scales[0],",
             "prices are in the wrong units",
         ),
         (
@@ -774,9 +774,13 @@ MUTANTS: list[Mutant] = [
     *of(
         "exact/master.py",
         "exact",
-        ("rows @ weights - relaxation", "rows @ weights", "a mixture within relaxed limits counts as outside"),
+        ("rows @ weights - self.relaxation", "rows @ weights", "a mixture within relaxed limits counts as outside"),
         ("-center, center - cap", "-center, -center - cap", "the level point may exceed the cap"),
-        ("np.maximum(-y[:m], 0.0)", "np.maximum(y[:m], 0.0)", "prices of the master have the wrong sign"),
+        (
+            "_netted(np.maximum(-y[:m], 0.0)",
+            "_netted(np.maximum(y[:m], 0.0)",
+            "prices of the master have the wrong sign",
+        ),
     ),
     *of(
         "exact/mdp.py",

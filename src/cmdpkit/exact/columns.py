@@ -67,6 +67,9 @@ VISITS_ACCURACY = 1e-4
 MARGIN = 0.1
 """Blends keep this part of what the last prediction missed away from the limits, so that some of them meet all."""
 
+NARROW = 0.03
+"""The same for each limit by itself, where a search has a goal: a limit that is met with room costs its price."""
+
 COLUMN_ACCURACY = 3e-3
 """Values of a column are found to this part of `tol`."""
 
@@ -79,6 +82,9 @@ SURE = 0.5
 SHARP, NEARLY = 0.005, 0.3
 """A search with a goal solves local problems to this part of what is left, or to this part of the goal: it starts near
 its end, where a better blend saves more than the passes cost (measured)."""
+
+NEAR = 0.5
+"""A blend that is proved to be within this part of the goal needs no better bound."""
 
 NEAREST = 20
 """Columns that the local model of a search with a goal is bounded by: those with the smallest Lagrangian."""
@@ -133,6 +139,7 @@ class ColumnSearch:
     relaxation: Array = field(init=False)  # scaled; positive only where the limits are met no better than to rounding
     oracle_calls: int = 0
     enough: float = 0.0  # the oracle need not know its minimum better than this
+    quick: bool = False  # with a goal, bounds need not bring a column
     goal: float = 0.0  # bounds as close as this are close enough; 0 where that is not known before the end
     rigorous: bool = False  # bound the errors of all columns' values
     errors: list[Array] = field(default_factory=list)  # of V_0..V_m of each column, if rigorous
@@ -207,6 +214,18 @@ class ColumnSearch:
         answer = self._ask(np.concatenate([[1.0], multipliers]), **ends)
         self.learn(Cut(multipliers, self.cmdp.offsets, answer.bound))
         return self._take(answer)
+
+    def _glance(self, multipliers: Array, view: Viewpoint, gap: float) -> bool:
+        """Bound G(λ) from the values of a blend, if that is allowed, and cheaper than an answer of the oracle."""
+        if not (self.quick and self.goal) or isinstance(self.cmdp.transitions, StagedTransitions):
+            return False
+        multipliers = self.cmdp.netted(multipliers)
+        weights = np.concatenate([[1.0], multipliers])
+        bound = self._oracle.glance(weights, view.state_values, gap, NEAR * self.goal)
+        if bound is None:
+            return False
+        self.learn(Cut(multipliers, self.cmdp.offsets, bound))
+        return True
 
     def learn(self, cut: Cut) -> None:
         """Take a bound that holds for these limits."""
@@ -323,7 +342,7 @@ class ColumnSearch:
 
     def _newton(self) -> Iterator[ColumnSearch]:
         """Ask where G is largest under the local model, while that brings the bounds together."""
-        asked, idle, margin = self.multipliers, 0, 0.0
+        asked, idle, margin, first = self.multipliers, 0, np.zeros(self.cmdp.num_rows), self.bound
         view = self._view or self._oracle_view()
         self._oracle.system = None  # factors can be as large as the model: one policy's at a time
         while not self.stuck and idle < PATIENCE:
@@ -333,7 +352,8 @@ class ColumnSearch:
                 view = self._evaluate(ahead.blend)
                 self._view = view if self.rigorous else None
                 missed = view.values / self.scales - ahead.predicted
-                margin = MARGIN * float(np.abs(missed[1:]).max())
+                off = np.abs(missed[1:])
+                margin = NARROW * off if self.goal else np.full_like(off, MARGIN * off.max())
                 self._price()
                 # What the bound can still gain by asking, under the local model
                 gain = ahead.value * float(self.scales[0]) - self.bound
@@ -347,8 +367,9 @@ class ColumnSearch:
             left = min(self.upper - self.bound, gain)
             gap = max(INEXACT * max(left, 0.0), self.enough)
             guess = view.state_values if self.goal else None
-            self.ask_bound(asked, gap=gap, rounds=ROUNDS, hopeless=self.bound, guess=guess)
-            self._price()
+            if not self._glance(asked, view, gap) or (self.mixture is None and self.bound - first <= self.goal):
+                self.ask_bound(asked, gap=gap, rounds=ROUNDS, hopeless=self.bound, guess=guess)
+                self._price()
             self.stuck = self.mixture is not None and self._settled()
             yield self
             idle = idle + 1 if self._distance() > PROGRESS * before else 0
@@ -421,14 +442,13 @@ class ColumnSearch:
         pi = blend.probabilities(cmdp.pairs)
         costs = cmdp.pairs.expect(pi, cmdp.costs)
         system = policy_system(cmdp, pi, plan=self._oracle.plan)
-        view = self._viewpoint(
-            blend, system, system.state_values(costs, self._oracle.state_values, self._oracle.accuracy)
-        )
+        near = self._oracle.state_values if self._view is None else self._view.state_values
+        view = self._viewpoint(blend, system, system.state_values(costs, near, self._oracle.accuracy))
         if self.add(blend, view.values, view.state_values, system.chain):
             self._keep(view.visits)
         return view
 
-    def _outlook(self, view: Viewpoint, start: Array, margin: float) -> Outlook:
+    def _outlook(self, view: Viewpoint, start: Array, margin: Array) -> Outlook:
         local = LocalDual(self.cmdp, view, self.scales)
         cuts = np.array(self.values) / self.scales
         if self.goal:
