@@ -1251,7 +1251,7 @@ MUTANTS: list[Mutant] = [
         "sharded",
         ("table[wanted] += message", "table[wanted] = message", "visits from outside replace those from inside"),
         ("kernels.mix(self.values, weights, self.mix)", "pass", "a backup uses the values of another question"),
-        ("self._mass * _largest(backup)", "0.0", "the rounding of the start is forgotten", "it is far below the rest"),
+        ("self._mass * most", "0.0", "the rounding of the start is forgotten", "it is far below the rest"),
     ),
     *of(
         "cluster/actors.py",
