@@ -385,6 +385,22 @@ MUTANTS: list[Mutant] = [
         ("table - self._over(self._sum(self._pi * table))", "table", "the Fisher matrix is not centred"),
     ),
     *of(
+        "run/recorder.py",
+        "growing_sampled",
+        ("shares[k] * pairs.over(self.visits[k])", "shares[k]", "visits do not weigh the average"),
+        ("np.arange(count) < count // 2, 0.0", "np.arange(count) < 0, 0.0", "the first policies are averaged, too"),
+    ),
+    *of(
+        "insight/optimum.py",
+        "optimum",
+        ("residual.min() / (1.0", "residual.mean() / (1.0", "only the mean residual is bounded"),
+        (
+            "low, high = np.where(refuted, middle, low)",
+            "low, high = np.where(refuted, high, low)",
+            "bets prove too much",
+        ),
+    ),
+    *of(
         "rules/growing_sampled.py",
         "growing_sampled",
         ("1.0 / max(view.noise(state.multipliers), 1e-300)", "np.inf", "noise does not hold the steps back"),
@@ -621,7 +637,7 @@ MUTANTS: list[Mutant] = [
     *of(
         "evaluation/chain.py",
         "evaluation",
-        ("np.repeat(weights[taken], lengths)", "np.repeat(weights[taken] > 0.0, lengths)", "sparse chains forget π"),
+        ("np.repeat(weights[taken],", "np.repeat(weights[taken] > 0.0,", "sparse chains forget π"),
     ),
     *of(
         "evaluation/evaluate.py",
@@ -770,8 +786,8 @@ MUTANTS: list[Mutant] = [
         "exact",
         ("self.view.values + change", "self.view.values - change", "the outlook predicts the opposite"),
         (
-            "prices * self.scales[0] / self.scales[1:]",
-            "prices * self.scales[1:] / self.scales[0]",
+            "self._units, self._compiled = scales[0] / scales,",
+            "self._units, self._compiled = scales / scales[0],",
             "prices are in the wrong units",
         ),
         (
@@ -783,9 +799,13 @@ MUTANTS: list[Mutant] = [
     *of(
         "exact/master.py",
         "exact",
-        ("rows @ weights - relaxation", "rows @ weights", "a mixture within relaxed limits counts as outside"),
+        ("rows @ weights - self.relaxation", "rows @ weights", "a mixture within relaxed limits counts as outside"),
         ("-center, center - cap", "-center, -center - cap", "the level point may exceed the cap"),
-        ("np.maximum(-y[:m], 0.0)", "np.maximum(y[:m], 0.0)", "prices of the master have the wrong sign"),
+        (
+            "_netted(np.maximum(-y[:m], 0.0)",
+            "_netted(np.maximum(y[:m], 0.0)",
+            "prices of the master have the wrong sign",
+        ),
     ),
     *of(
         "exact/mdp.py",
@@ -1301,11 +1321,43 @@ MUTANTS: list[Mutant] = [
         "sharded/search.py",
         "sharded",
         ("if answer.bound > 0.0:", "if answer.bound > -1e9:", "anything refutes the limits"),
+        (
+            'self.upper, self.farkas_margin = float(state["upper"])',
+            "self.upper, self.farkas_margin = 0.0",
+            "a run that continues has another bound",
+        ),
+    ),
+    *of(
+        "sharded/krylov.py",
+        "sharded::test_slow_chains_are_evaluated_by_gmres_in_a_fraction_of_the_sweeps",
+        ("rest[:, c] = target - (matrix * take[:, c]).sum(axis=1)", "rest[:, c] = target", "GMRES stands still"),
+        ("np.sum([p.sums for p in found], axis=0)", "found[0].sums", "inner products see one block only"),
+    ),
+    *of(
+        "sharded/subspace.py",
+        "sharded::test_slow_chains_are_evaluated_by_gmres_in_a_fraction_of_the_sweeps",
+        ("self._receive(inbox, self._w)", "pass", "products forget the other blocks"),
+    ),
+    *of(
+        "sharded/folder.py",
+        "sharded",
+        ('"model": crew.model.fingerprint, **run', "**run", "a run continues from that of another model"),
+        ("write_json(self.path / HEAD, head)", "pass", "a checkpoint is never found"),
+    ),
+    *of(
+        "sharded/first_order.py",
+        "sharded",
+        ('self.learner.restore(saved["learner"])', "self.learner.begin()", "pmd-pd continues from the uniform policy"),
+    ),
+    *of(
+        "run/storage.py",
+        "sharded",
+        ("_save(result, folder / HEAD, name)", "pass", "a result in blocks has no description"),
     ),
     *of(
         "sharded/solve.py",
         "sharded",
-        ('saved["model"] != search.model.fingerprint or', "", "a run continues from that of another model"),
+        ("if not (search.stuck or resumed):", "if not search.stuck:", "a run that continues asks once too often"),
         ('search.restore(saved["search"])', "pass", "a run that continues forgets what was found"),
     ),
     *of(

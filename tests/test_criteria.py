@@ -27,7 +27,8 @@ CRITERIA = {
     "average": ({"average": True}, 0.45),
 }
 UNCONSTRAINED = {"npg", "npg-entropy", "pg", "pg-entropy"}
-SLOW = {"crpo", "npg-pd", "pid-lagrangian", "augmented-lagrangian", "npg-entropy", "pg", "pg-entropy"}
+SLOW = {"crpo", "npg-pd", "rcpo", "pid-lagrangian", "augmented-lagrangian", "npg-entropy", "pg", "pg-entropy"}
+SLOW |= {"ar-cpo", "accelerated-npg", "opg-pd"}  # the first two end at the optimum with entropy
 EXACT = ["auto", "columns", "lp", *names("exact"), "pmd-pd-zero"]
 
 

@@ -76,6 +76,7 @@ class Estimator(Protocol):
     """Values of a policy in the internal sign convention: V_0..V_m, and Q of a mix of costs plus a cost per state."""
 
     meter: Meter
+    fresh: bool  # whether errors of different estimates are independent
 
     def values(self, policy: TabularPolicy) -> Array: ...
     def outlook(self, policy: TabularPolicy) -> Outlook: ...
@@ -84,6 +85,8 @@ class Estimator(Protocol):
 
 class Rollouts:
     """The estimators of Algorithm 2: M independent rollouts per pair, and from the initial distribution."""
+
+    fresh = True
 
     def __init__(self, simulator: Simulator, plan: RolloutPlan, meter: Meter) -> None:
         self.simulator, self.plan, self.meter = simulator, plan, meter
@@ -199,6 +202,8 @@ class Pooled:
     step: that is the average of a process that begins anew with probability 1/(d + 1), the order of what d draws
     miss. It tends to the average from the start as d grows, also if there are several classes indeed.
     """
+
+    fresh = False
 
     def __init__(self, simulator: Simulator, rollouts: int, starts: int, meter: Meter) -> None:
         self.simulator, self.rollouts, self.starts, self.meter = simulator, rollouts, starts, meter

@@ -36,7 +36,7 @@ GRACE = 0.7
 def judged(
     model: CMDP | Simulator, method: str, sampling: Sampling, learned: Learned, budget: Budget, seed: int
 ) -> Result:
-    """The result of a sampled run: certificates for the last iterate and for the mixture of all."""
+    """The result of a sampled run: certificates for the policy and for the mixture of the iterates."""
     status, mixture = learned.status, learned.mixture
     certificate: Any
     average: Any
@@ -47,7 +47,7 @@ def judged(
         status = Status.INFEASIBLE if infeasible else status
         multipliers = certificate.multipliers
     else:
-        certificate = _judge(model, learned.last, sampling, seed)
+        certificate = _judge(model, learned.policy, sampling, seed)
         average = _judge(model, mixture, sampling, seed)
         multipliers = learned.multipliers
         if certificate is None:
@@ -58,7 +58,7 @@ def judged(
     )
     return Result(
         status=status,
-        policy=learned.last,
+        policy=learned.policy,
         objective=objective,
         constraint_values=values,
         violations=model.misses(values),
@@ -78,16 +78,16 @@ def judged(
 
 
 def _certified(cmdp: CMDP, learned: Learned) -> tuple[Certificate, Certificate | None, str]:
-    """Certificates of the last iterate and of the mixture, and a note if there was no time for all of it."""
-    last = None
+    """Certificates of the policy and of the mixture, and a note if there was no time for all of it."""
+    proof = None
     try:
         with until(Hurry(GRACE)):
-            last = certify(cmdp, learned.last)
-            multipliers = last.multipliers if last.infeasibility is None else None
-            return last, certify(cmdp, learned.mixture, multipliers), ""
+            proof = certify(cmdp, learned.policy)
+            multipliers = proof.multipliers if proof.infeasibility is None else None
+            return proof, certify(cmdp, learned.mixture, multipliers), ""
     except Stopped:
-        last = last or certificate_of(cmdp, learned.last, np.zeros(cmdp.num_rows), -np.inf)
-        return last, None, f" {NO_BOUND}" if np.isinf(last.bound) else ""
+        proof = proof or certificate_of(cmdp, learned.policy, np.zeros(cmdp.num_rows), -np.inf)
+        return proof, None, f" {NO_BOUND}" if np.isinf(proof.bound) else ""
 
 
 def _advice(learned: Learned, status: Status) -> str:
@@ -113,7 +113,7 @@ def _can_judge(simulator: Simulator, sampling: Sampling) -> bool:
 
 
 def _estimates(learned: Learned) -> tuple[float, Any]:
-    """The last estimates of the run, where there is no certificate."""
+    """The estimates of the run for the policy, where there is no certificate."""
     if not learned.iterations:
         return float("nan"), np.full(learned.multipliers.shape, np.nan)
-    return float(learned.history["objective"][-1]), learned.history["constraint_values"][-1]
+    return float(learned.shares @ learned.history["objective"]), learned.shares @ learned.history["constraint_values"]

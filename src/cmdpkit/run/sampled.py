@@ -34,8 +34,10 @@ class Learned:
     """What a sampled run returns to `solve`."""
 
     status: Status
+    policy: TabularPolicy
     last: TabularPolicy
     mixture: MixturePolicy  # mixture of all iterates
+    shares: Array  # of the iterates in `policy`
     multipliers: Array
     history: History
     iterations: int
@@ -68,8 +70,10 @@ def learn(
     rows = recorder.rows
     return Learned(
         status=status,
-        last=recorder.policy,
+        policy=recorder.policy,
+        last=recorder.last_policy,
         mixture=recorder.mixture,
+        shares=recorder.shares if rows else np.empty(0),
         multipliers=simulator.stated_prices(rows[-1].multipliers if rows else np.zeros(simulator.num_rows)),
         history=recorder.history(),
         iterations=run.iterations,
