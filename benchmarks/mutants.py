@@ -355,8 +355,8 @@ MUTANTS: list[Mutant] = [
         "criteria::test_intervals_cover_the_exact_values criteria::test_a_certain_cost_is_known_exactly",
         ("self.lows @ weights,", "0.0 * (self.lows @ weights),", "what quantities count from is forgotten"),
         (
-            "(self.highs - self.lows) @ weights, none",
-            "0.1 * (self.highs - self.lows) @ weights, none",
+            "(self.highs - self.lows) @ weights, np",
+            "0.1 * (self.highs - self.lows) @ weights, np",
             "a narrow range",
         ),
         ("table[some] = each[some]", "table[:] = each", "a limit on one stage counts all of them"),
@@ -619,7 +619,7 @@ MUTANTS: list[Mutant] = [
     *of(
         "evaluation/chain.py",
         "evaluation",
-        ("np.repeat(weights[taken], lengths)", "np.repeat(weights[taken] > 0.0, lengths)", "sparse chains forget π"),
+        ("np.repeat(weights[taken],", "np.repeat(weights[taken] > 0.0,", "sparse chains forget π"),
     ),
     *of(
         "evaluation/evaluate.py",
@@ -761,8 +761,8 @@ MUTANTS: list[Mutant] = [
         "exact",
         ("self.view.values + change", "self.view.values - change", "the outlook predicts the opposite"),
         (
-            "prices * self.scales[0] / self.scales[1:]",
-            "prices * self.scales[1:] / self.scales[0]",
+            "self._units, self._compiled = scales[0] / scales,",
+            "self._units, self._compiled = scales / scales[0],",
             "prices are in the wrong units",
         ),
         (
@@ -774,9 +774,13 @@ MUTANTS: list[Mutant] = [
     *of(
         "exact/master.py",
         "exact",
-        ("rows @ weights - relaxation", "rows @ weights", "a mixture within relaxed limits counts as outside"),
+        ("rows @ weights - self.relaxation", "rows @ weights", "a mixture within relaxed limits counts as outside"),
         ("-center, center - cap", "-center, -center - cap", "the level point may exceed the cap"),
-        ("np.maximum(-y[:m], 0.0)", "np.maximum(y[:m], 0.0)", "prices of the master have the wrong sign"),
+        (
+            "_netted(np.maximum(-y[:m], 0.0)",
+            "_netted(np.maximum(y[:m], 0.0)",
+            "prices of the master have the wrong sign",
+        ),
     ),
     *of(
         "exact/mdp.py",
@@ -1103,7 +1107,7 @@ MUTANTS: list[Mutant] = [
             "rollouts are a step too short",
         ),
         (
-            "np.append(0.0, (1.0 - simulator.gamma) * simulator.offsets)",
+            "np.append(0.0, simulator.step_weight * simulator.offsets)",
             "np.append(0.0, simulator.offsets)",
             "limits are not spread over the steps",
         ),
@@ -1276,11 +1280,43 @@ MUTANTS: list[Mutant] = [
         "sharded/search.py",
         "sharded",
         ("if answer.bound > 0.0:", "if answer.bound > -1e9:", "anything refutes the limits"),
+        (
+            'self.upper, self.farkas_margin = float(state["upper"])',
+            "self.upper, self.farkas_margin = 0.0",
+            "a run that continues has another bound",
+        ),
+    ),
+    *of(
+        "sharded/krylov.py",
+        "sharded::test_slow_chains_are_evaluated_by_gmres_in_a_fraction_of_the_sweeps",
+        ("rest[:, c] = target - (matrix * take[:, c]).sum(axis=1)", "rest[:, c] = target", "GMRES stands still"),
+        ("np.sum([p.sums for p in found], axis=0)", "found[0].sums", "inner products see one block only"),
+    ),
+    *of(
+        "sharded/subspace.py",
+        "sharded::test_slow_chains_are_evaluated_by_gmres_in_a_fraction_of_the_sweeps",
+        ("self._receive(inbox, self._w)", "pass", "products forget the other blocks"),
+    ),
+    *of(
+        "sharded/folder.py",
+        "sharded",
+        ('"model": crew.model.fingerprint, **run', "**run", "a run continues from that of another model"),
+        ("write_json(self.path / HEAD, head)", "pass", "a checkpoint is never found"),
+    ),
+    *of(
+        "sharded/first_order.py",
+        "sharded",
+        ('self.learner.restore(saved["learner"])', "self.learner.begin()", "pmd-pd continues from the uniform policy"),
+    ),
+    *of(
+        "run/storage.py",
+        "sharded",
+        ("_save(result, folder / HEAD, name)", "pass", "a result in blocks has no description"),
     ),
     *of(
         "sharded/solve.py",
         "sharded",
-        ('saved["model"] != search.model.fingerprint or', "", "a run continues from that of another model"),
+        ("if not (search.stuck or resumed):", "if not search.stuck:", "a run that continues asks once too often"),
         ('search.restore(saved["search"])', "pass", "a run that continues forgets what was found"),
     ),
     *of(
@@ -1317,8 +1353,8 @@ MUTANTS: list[Mutant] = [
         ("share = delta / mean.size", "share = delta", "δ is not shared by the quantities"),
         ("(look * (look + 1) if until_decided else 1)", "1", "looks spend no δ"),
         ("(seed, JUDGING, look)", "(seed, JUDGING, 1)", "rollouts are drawn twice"),
-        ("least_sum + span + slack) + rest_high", "least_sum + span + slack)", "the upper end forgets the tail"),
-        ("least_sum - slack) + rest_low", "least_sum - slack)", "the lower end forgets the truncated tail"),
+        ("mean + width + rest_high", "mean + width", "the upper end forgets the tail"),
+        ("mean - width + rest_low", "mean - width", "the lower end forgets the truncated tail"),
         (" + 7.0 * span * log / (3.0 * (rollouts - 1))", "", "the width is right only for many rollouts"),
         ("0.0) / (n - 1)", "0.0) / n", "the variance is biased"),
         (

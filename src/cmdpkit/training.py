@@ -62,7 +62,7 @@ def train(
             `info["cost"]` or `info["costs"]` (`cmdpkit.envs.WithCosts` adds them).
         method: a registered method, such as "pmd-pd", "npg-pd" or "crpo" (docs/methods.md lists them with their
             options), or an instance of a rule, as in `cmdpkit.rules.CRPO(first=True)`, also of a class of your own.
-        limits: one limit per cost.
+        limits: one limit per cost. `float("inf")` only records a cost; without limits no costs are read.
         measure: what a limit bounds: "episode", the sum over an episode of at most `steps` steps, as in the paper;
             "discounted", the discounted sum; "step", the average per step.
         seed: seed of all random numbers; the same seed gives the same result.
@@ -127,7 +127,7 @@ def _train(
 ) -> TrainingResult:
     recorder = TrainingRecorder(learner, budget)
     # The paper's experiment starts with λ = 0
-    zero = np.zeros(learner.limits.size) if choice.method.multipliers else None
+    zero = np.zeros(int(learner.limited.sum())) if choice.method.multipliers else None
     run = Run(learner, choice.rule, recorder, budget, [], zero, store)
     if folder is not None and not run.steps:
         write_json(folder / "run.json", store.run)
@@ -252,7 +252,7 @@ def _check_call(limits: Any, iterations: Any, seed: Any, time_limit: Any, callba
     table = as_floats(limits, "limits")
     if table.ndim != 1:
         raise ValueError(f"limits must be a list with one number per cost, got {limits!r}")
-    return int(table.size)
+    return int((table != np.inf).sum())
 
 
 def _folder(out: PathLike | None, resume: bool | None, tensorboard: bool) -> Path | None:

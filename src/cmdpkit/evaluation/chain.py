@@ -18,8 +18,11 @@ from cmdpkit.model import StagedTransitions
 HUB = 8.0
 """A state with so many times the neighbours of an average one is a hub: the centre of a star, a common restart."""
 
-SAMPLE, SHARED = 200, 0.7
-"""Rows sampled for shared successors, and the fraction of entries below which all rows are merged."""
+SORTED = 50_000
+"""Below this many entries it is fastest to sort them all."""
+
+SAMPLE, SHARED = 50, 0.7
+"""States sampled for shared successors, and the fraction of entries below which those of all states are added up."""
 
 
 def chosen_chain(cmdp: Any, choice: Any) -> Any:
@@ -38,29 +41,35 @@ def mixed_chain(cmdp: Any, probabilities: Array) -> Any:
         if pairs.is_full:  # one vector-matrix product per state: (S, 1, A) @ (S, A, S)
             return np.matmul(probabilities[:, None, :], pairs.like(cmdp.transitions))[:, 0, :]
         return pairs.sum(probabilities[:, None] * cmdp.transitions)
-    # Rows of the actions that are taken, concatenated. A successor of two actions may appear twice; its entries add up.
     matrix, weights = cmdp.transitions, probabilities.ravel()
     taken = np.flatnonzero(weights)
-    lengths = np.diff(matrix.indptr)[taken]
-    if taken.size == weights.size:  # all actions are taken: nothing to gather
-        whole = matrix.data * np.repeat(weights, lengths), matrix.indices.copy(), matrix.indptr[pairs.first]
-        return _merged(sp.csr_array(whole, shape=(states, matrix.shape[1])))
-    ends = np.cumsum(lengths)
-    entries = np.repeat(matrix.indptr[taken] - (ends - lengths), lengths) + np.arange(lengths.sum())
-    starts = np.append(0, ends)[np.searchsorted(taken, pairs.first)]
-    data = matrix.data[entries] * np.repeat(weights[taken], lengths)
-    indices = matrix.indices[entries]
-    return _merged(sp.csr_array((data, indices, starts.astype(indices.dtype)), shape=(states, matrix.shape[1])))
+    small = matrix.nnz < SORTED
+    if not small and _shares_successors(matrix, pairs.first, weights):
+        first = pairs.first if taken.size == weights.size else np.searchsorted(taken, pairs.first)
+        kept = (weights[taken], taken, first)
+        return sp.csr_array(kept, shape=(states, pairs.count)) @ matrix
+    # Rows of the actions that are taken, concatenated. A successor of two actions may appear twice; its entries add up.
+    rows = matrix.copy() if taken.size == weights.size else matrix[taken]
+    rows.data *= np.repeat(weights[taken], np.diff(rows.indptr))
+    starts = rows.indptr[np.searchsorted(taken, pairs.first)]
+    return _merged(sp.csr_array((rows.data, rows.indices, starts), shape=(states, matrix.shape[1])), small)
 
 
-def _merged(chain: Any) -> Any:
-    """Merge duplicate successors, if a sample of rows shows that actions share many of them."""
-    some = chain[:: max(1, chain.shape[0] // SAMPLE)]
-    entries = some.nnz
-    some.sum_duplicates()
-    if some.nnz < SHARED * entries:
+def _merged(chain: Any, small: bool) -> Any:
+    if small:
         chain.sum_duplicates()
     return chain
+
+
+def _shares_successors(matrix: Any, first: Any, weights: Array) -> bool:
+    """Whether the actions that are taken lead to the same states, in a sample: then adding them up pays off."""
+    states = np.arange(0, first.size - 1, max(1, (first.size - 1) // SAMPLE))
+    counts = first[states + 1] - first[states]
+    rows = np.repeat(first[states] - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+    played = weights[rows] > 0.0
+    some, owner = matrix[rows[played]], np.repeat(states.astype(np.int64), counts)[played]
+    successors = np.repeat(owner, np.diff(some.indptr)) * matrix.shape[1] + some.indices
+    return bool(np.unique(successors).size < SHARED * successors.size)
 
 
 def separator_width(chain: Any) -> int:

@@ -161,6 +161,14 @@ def copy_columns(table, columns, out):  # pragma: no cover
 
 
 @njit(cache=True, nogil=True)
+def gather_columns(table, rows, columns, out):  # pragma: no cover
+    """The same for some rows."""
+    for k in range(rows.size):
+        for i in range(columns):
+            out[k, i] = table[rows[k], i]
+
+
+@njit(cache=True, nogil=True)
 def greedy_four(heads, table, weights, visits, choice, total, first, last):  # pragma: no cover
     """choice(s) = argmin_a Σ_i w_i table((s, a), i); `total` = Σ_s visits(s) table((s, choice(s)), ·)."""
     w0, w1, w2, w3 = weights

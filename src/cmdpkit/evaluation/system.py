@@ -13,7 +13,7 @@ A `Plan` records the method found, for the next policies of the same run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ import scipy.sparse as sp
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import is_compiled
 from cmdpkit.evaluation.chain import chosen_chain, mixed_chain, separator_width
-from cmdpkit.evaluation.factors import Krylov, Solve, by_blocks, dense_lu, sparse_lu
+from cmdpkit.evaluation.factors import Krylov, Order, Solve, by_blocks, dense_lu, sparse_lu
 from cmdpkit.evaluation.patience import breathe
 from cmdpkit.evaluation.stages import StagedChain
 from cmdpkit.evaluation.sweeps import Swept, sweep_occupancy, sweep_values
@@ -50,6 +50,7 @@ class Plan:
     """
 
     method: str | None = None
+    order: Order = field(default_factory=Order, compare=False)  # of elimination, for sparse factors
 
     @property
     def is_direct(self) -> bool:
@@ -164,9 +165,10 @@ class PolicySystem:
                 self._factors = partial(self.chain.solve, gamma), partial(self.chain.solve_transposed, gamma)
             elif self.plan.method == "blocks":
                 self._factors = by_blocks(self.chain, self.cmdp.gamma, self.cmdp.blocks or ())
+            elif self.plan.method == "sparse":
+                self._factors = sparse_lu(self.chain, self.cmdp.gamma, self.plan.order)
             else:
-                factorise = sparse_lu if self.plan.method == "sparse" else dense_lu
-                self._factors = factorise(self.chain, self.cmdp.gamma)
+                self._factors = dense_lu(self.chain, self.cmdp.gamma)
         return self._factors
 
     def _by_krylov(self) -> Krylov:

@@ -21,6 +21,10 @@ from cmdpkit.simulators import Simulator
 
 LEARNED = "All iterations are done; the certificate says how good the policy is. More iterations or rollouts help."
 NO_BOUNDS = "There is no certificate, because the simulator has no bounds; the values are estimates from the run."
+NO_MIXING = (
+    "There is no certificate, because samples do not tell how soon the process forgets where it was; state it as "
+    "Sampling(mixing=...). The values are estimates from the run."
+)
 NO_TIME = "There is no certificate, because it was interrupted; the values are estimates from the run."
 NO_BOUND = "There is no bound on the optimum, because time was up."
 NOT_ONE = "The budget of transitions is too small for a single iteration; the policy is the initial one."
@@ -47,7 +51,8 @@ def judged(
         average = _judge(model, mixture, sampling, seed)
         multipliers = learned.multipliers
         if certificate is None:
-            missing = f" {NO_BOUNDS if model.bounds is None else NO_TIME}"
+            unproved = NO_TIME if _can_judge(model, sampling) else NO_MIXING
+            missing = f" {NO_BOUNDS if model.bounds is None else unproved}"
     objective, values = (
         (certificate.objective, certificate.constraint_values) if certificate is not None else _estimates(learned)
     )
@@ -92,12 +97,19 @@ def _advice(learned: Learned, status: Status) -> str:
 
 
 def _judge(simulator: Simulator, policy: Any, sampling: Sampling, seed: int) -> SimulationCertificate | None:
-    if simulator.bounds is None:
+    if simulator.bounds is None or not _can_judge(simulator, sampling):
         return None
     try:
-        return certify_by_simulation(simulator, policy, sampling.confidence, sampling.certificate_rollouts, seed=seed)
+        return certify_by_simulation(
+            simulator, policy, sampling.confidence, sampling.certificate_rollouts, seed=seed, mixing=sampling.mixing
+        )
     except KeyboardInterrupt:  # a second Ctrl-C: the learned policy must not be lost
         return None
+
+
+def _can_judge(simulator: Simulator, sampling: Sampling) -> bool:
+    """Rollouts prove an average only if it is stated how soon a process forgets where it was."""
+    return simulator.criterion != "average" or sampling.mixing is not None
 
 
 def _estimates(learned: Learned) -> tuple[float, Any]:

@@ -139,4 +139,7 @@ def _estimator(simulator: Simulator, sampling: Sampling, meter: Meter) -> Rollou
 
 def _identity(simulator: Simulator, choice: Choice, sampling: Sampling, seed: int) -> dict[str, Any]:
     """The identity of a run that may continue; its budgets are not part of it."""
-    return {"seed": seed, "sampling": asdict(sampling)} | choice.identity() | simulator.identity()
+    settings = asdict(sampling)
+    if sampling.mixing is None:  # files of earlier versions do not have it
+        del settings["mixing"]
+    return {"seed": seed, "sampling": settings} | choice.identity() | simulator.identity()

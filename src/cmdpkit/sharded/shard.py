@@ -114,17 +114,20 @@ class Shard:
         return None, []
 
     def _send(self, table: Array) -> Messages:
-        """The values of own states: all of them once, if any consumer needs all, and parts for the others."""
-        whole = [self._copied(table)] if any(wanted is None for wanted in self.exports) else []
-        messages = whole + [table[wanted] for wanted in self.exports if wanted is not None]
+        """A table of own states, without padding: all of it once, if any consumer needs all, and parts for others."""
+        whole = [self._packed(table, None)] if any(wanted is None for wanted in self.exports) else []
+        messages = whole + [self._packed(table, wanted) for wanted in self.exports if wanted is not None]
         self.sent += sum(message.nbytes for message in messages)
         return messages
 
-    def _copied(self, table: Array) -> Array:
+    def _packed(self, table: Array, wanted: Any) -> Array:
         if table.ndim == 1:
-            return np.array(table)
-        out = np.empty(table.shape)
-        kernels.copy_columns(self.values[: self.states], self.columns, out)
+            return np.array(table) if wanted is None else table[wanted]
+        out = np.empty((len(table) if wanted is None else wanted.size, self.columns))
+        if wanted is None:
+            kernels.copy_columns(table, self.columns, out)
+        else:
+            kernels.gather_columns(table, wanted, self.columns, out)
         return out
 
     def _receive(self, inbox: Inbox, table: Array) -> None:
@@ -133,7 +136,7 @@ class Shard:
             if table.ndim == 1:
                 table[source.begin : source.end] = message
             else:
-                kernels.copy_columns(message, self.columns, self.values[source.begin : source.end])
+                kernels.copy_columns(message, self.columns, table[source.begin : source.end])
 
     def _send_back(self, table: Array) -> Messages:
         """To every source what its states get, from a table with a halo."""
@@ -165,7 +168,7 @@ class Shard:
         if from_mix:
             self._receive(inbox, self.mix)
         else:
-            self._receive(inbox, self.values[:, : self.columns])
+            self._receive(inbox, self.values)
             kernels.mix(self.values, weights, self.mix)
         cost = self._cost(weights)
         backup, value = self._backup, self.mix
@@ -272,11 +275,11 @@ class Shard:
 
     def announce(self, _: Inbox) -> tuple[None, Messages]:
         """Send the values as they are."""
-        return None, self._send(self.values[: self.states, : self.columns])
+        return None, self._send(self.values[: self.states])
 
     def sweep(self, inbox: Inbox, measure: bool) -> tuple[Swept, Messages]:
         """V ← c_π + γ P_π V for all costs at once."""
-        self._receive(inbox, self.values[:, : self.columns])
+        self._receive(inbox, self.values)
         values, out, n = self.values, self._spare, self.columns
         low, high = self._look(values, values, out)
         numbers = Swept(low[:n], high[:n])
@@ -289,11 +292,11 @@ class Shard:
             self.values, self._spare = out, values
         else:
             values[: self.states] = out
-        return numbers, self._send(self.values[: self.states, :n])
+        return numbers, self._send(self.values[: self.states])
 
     def settle(self, inbox: Inbox, shift: Array) -> tuple[tuple[Array, Array], Messages]:
         """The values of the last sweep, moved by a constant (the middle of MacQueen's interval): ρ · V and max |V|."""
-        self._receive(inbox, self.values[:, : self.columns])
+        self._receive(inbox, self.values)
         for i in range(self.columns):
             self.values[:, i] += shift[i]
         own = self.values[: self.states, : self.columns]
@@ -360,11 +363,11 @@ class Shard:
         self.choice[:] = arrays["choice"]
         self.values[: self.states, : self.columns] = arrays["values"]
         self.kept = {each: load_arrays(self._path(folder, each), KIND)["choice"] for each in kept}
-        return None, self._send(self.values[: self.states, : self.columns])
+        return None, self._send(self.values[: self.states])
 
     def install(self, inbox: Inbox) -> tuple[None, Messages]:
         """Take the values of the halo from the messages."""
-        self._receive(inbox, self.values[:, : self.columns])
+        self._receive(inbox, self.values)
         return None, []
 
     def remove(self, _: Inbox, folder: str, name: str) -> tuple[None, Messages]:

@@ -185,7 +185,7 @@ def _roll(envs: Any, shared: tuple[NeuralPolicy, int, int, int], piece: Piece) -
     if observations[0].size != policy.width:
         raise ValueError(f"observations have {observations[0].size} numbers, but the policy expects {policy.width}")
     seen = np.empty((steps, count, observations[0].size), dtype=np.float32)
-    actions = np.empty((steps, count), np.int64) if policy.actions.discrete else np.empty(noise.shape, np.float32)
+    actions = policy.actions.empty((steps, count))
     quantities = np.empty((steps, count, costs + 1))
     ended, terminated, cut = np.zeros((3, steps, count), dtype=np.bool_)
     # Products round as their shape says: all n rows are multiplied, wherever the environments are.
