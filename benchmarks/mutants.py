@@ -386,7 +386,7 @@ MUTANTS: list[Mutant] = [
     ),
     *of(
         "run/recorder.py",
-        "growing_sampled",
+        "growing_sampled::test_rollouts_give_a_table_with_the_visits_of_the_average",
         ("shares[k] * pairs.over(self.visits[k])", "shares[k]", "visits do not weigh the average"),
         ("np.arange(count) < count // 2, 0.0", "np.arange(count) < 0, 0.0", "the first policies are averaged, too"),
     ),
