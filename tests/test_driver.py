@@ -130,15 +130,17 @@ def test_steps_are_refused_where_there_is_nothing_to_choose(method, settings):
         ck.solve(ck.problems.paper(), method, steps="growing", **settings)
 
 
-@pytest.mark.parametrize("name", names("neural"))
+@pytest.mark.parametrize("name", sorted({*names("sampled"), *names("neural")}))
 def test_every_registered_method_runs_with_its_learners(name):
     paper = ck.problems.paper()
-    exact = ck.solve(paper, name, max_iterations=40)
-    sampled = ck.solve(paper, name, sampling=FEW, max_iterations=2)
-    trained = ck.train(ACROBOT, name, limits=[5, 5], iterations=2, **SMALL)
-    assert exact.iterations >= 1
-    assert np.isfinite(exact.certificate.gap)
-    assert sampled.iterations == trained.iterations == 2
+    if name in names("exact"):
+        exact = ck.solve(paper, name, max_iterations=40)
+        assert exact.iterations >= 1
+        assert np.isfinite(exact.certificate.gap)
+    if name in names("sampled"):
+        assert ck.solve(paper, name, sampling=FEW, max_iterations=2).iterations == 2
+    if name in names("neural"):
+        assert ck.train(ACROBOT, name, limits=[5, 5], iterations=2, **SMALL).iterations == 2
 
 
 def test_options_have_help_and_domains():

@@ -26,10 +26,10 @@ ACROBOT = "cmdpkit/ConstrainedAcrobot-v0"
 CASES = [(Softmax(), 0), (Gaussian(), 3)]  # a distribution, and its free outputs (log σ)
 
 
-def tiny(free, seed=0):
+def tiny(free, seed=0, activation="relu"):
     """A network with 2 inputs and 3 outputs in float64, its θ, and 7 inputs."""
     rng = np.random.default_rng(seed)
-    network = Network([2, 5, 4, 3], free)
+    network = Network([2, 5, 4, 3], free, activation)
     theta = network.initial(rng).double()
     if free:
         theta[-free:] = torch.tensor([0.3, -0.2, 0.1])
@@ -44,9 +44,10 @@ def some_actions(distribution, seed=1):
 # Derivatives
 
 
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("free", [0, 3])
-def test_both_derivatives_are_the_jacobian(free):
-    network, theta, x = tiny(free)
+def test_both_derivatives_are_the_jacobian(free, activation):
+    network, theta, x = tiny(free, activation=activation)
     jacobian = torch.autograd.functional.jacobian(lambda t: network(t, x), theta)  # (7, outputs, parameters)
     hidden = network.activations(theta, x)
     v, u = torch.randn(network.parameters, dtype=torch.double), torch.randn_like(hidden[-1])

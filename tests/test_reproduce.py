@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cmdpkit.experiments import fig4, fig4_tuning, velocity
-from cmdpkit.experiments.common import Settings, linear_rate, read_csv, slope, write_csv
+from cmdpkit.experiments.common import Settings, linear_rate, plain, read_csv, slope, write_csv
 from cmdpkit.experiments.reproduce import EXPERIMENTS, SLOW, reproduce
 from cmdpkit.options import options_of
 from cmdpkit.settings import NeuralSettings
@@ -118,7 +118,10 @@ def test_figure_4_has_the_papers_settings_whatever_the_defaults_are():
         "critic_rate",
         "margin",
         "persist",
+        "activation",
+        "surrogate",
     }  # as published, or the method's own
+    free |= {"clip", "temperature", "policy_rate", "policy_epochs", "policy_minibatch"}  # of other surrogates
     assert set(fig4.PAPER) == set(options_of(NeuralSettings)) - free
     paper = {"num_envs": 10, "steps": 500, "gamma": 0.98, "hidden": [128, 128], "radius": 0.003, "cg_steps": 10}
     for method in ("pmd-pd", "npg-pd", "crpo"):
@@ -134,6 +137,26 @@ def test_speed_limits_are_judged_by_reward_cost_and_collapses():
     assert velocity.verdict(reward - 20.0, cost, published) == "does not: A earns 10 more"
     assert "1 of 3 seeds" in velocity.verdict(np.array([300.0, 10.0, 300.0]), cost, published)
     assert "no published figures" in velocity.verdict(reward, cost, {})
+
+
+def test_methods_are_chosen_for_the_robots_only(tmp_path):
+    with pytest.raises(ValueError, match="unknown method 'opg-pd'; choose from pmd-pd"):
+        reproduce(["velocity"], tmp_path, 1, True, plain, methods=["opg-pd"])
+    with pytest.raises(ValueError, match="for velocity only"):
+        reproduce(["fig1"], tmp_path, 1, True, plain, methods=["cpo"])
+
+
+def test_robots_are_run_with_several_methods(tmp_path, monkeypatch):
+    pytest.importorskip("mujoco")
+    monkeypatch.setattr(velocity, "run_once", lambda case, seed, iterations, folder, options: _made_up(case, seed))
+    sections = reproduce(["velocity"], tmp_path, 1, True, plain, methods=["cpo", "pmd-pd"])
+    assert [claim.statement.split(":")[1].split()[0] for claim in sections[0].claims] == ["cpo", "pmd-pd"] * 2
+    assert "101 ± 1/10.0" in sections[0].claims[0].measured
+
+
+def _made_up(case, seed):
+    table = np.tile([100.0 + 2 * seed, 10.0], (2, 1))
+    return {"table": table, "time": np.array(1.0), "steps": np.array(200)}
 
 
 def test_robots_are_charged_for_speed():

@@ -58,8 +58,8 @@ class Watched:
         direction = self.learner._direction
         largest = noise * self.cmdp.cost_sizes[0] / (1.0 - self.cmdp.gamma)
 
-        def wrong(cost, anchor, step, guess):
-            found, values = direction(cost, anchor, step, guess)
+        def wrong(cost, anchor, step, alpha, guess):
+            found, values = direction(cost, anchor, step, alpha, guess)
             error = largest * rng.normal(size=self.cmdp.states)
             P = self.cmdp.transitions
             return found + self.cmdp.gamma * (P @ error).reshape(cost.shape), values + error

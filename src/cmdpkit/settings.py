@@ -15,6 +15,7 @@ from cmdpkit.options import (
     NONNEGATIVE,
     NONNEGATIVE_EACH,
     OBJECT,
+    PART,
     POSITIVE,
     WHOLE,
     WIDTHS,
@@ -89,6 +90,13 @@ class NeuralSettings:
         0.9, FRACTION, "Lambda of generalised advantage estimation; 1 gives Monte-Carlo returns minus values."
     )
     hidden: tuple[int, ...] = option((64, 64), WIDTHS, "Sizes of the hidden layers of policy and critics.")
+    activation: str = option("relu", choice("relu", "tanh"), "Activation of the hidden layers.")
+    surrogate: str = option(
+        "trust-region",
+        choice("trust-region", "clip", "penalty"),
+        "Policy steps: natural gradients within a trust region; or plain gradients in minibatches of the clipped "
+        "surrogate of PPO, or of FOCOPS with its penalty on the divergence.",
+    )
     radius: float = option(0.02, POSITIVE, "Trust-region radius: largest mean KL divergence of a step.")
     damping: float = option(0.1, NONNEGATIVE, "Added to the diagonal of the Fisher matrix.")
     cg_steps: int = option(15, WHOLE, "Conjugate-gradient steps per policy step.")
@@ -97,6 +105,11 @@ class NeuralSettings:
     alpha: float = option(
         1.0, NONNEGATIVE, "Weight of the KL divergence to the anchor policy; effective from the second inner step on."
     )
+    clip: float = option(0.2, PART, "Surrogate 'clip': ratios count within 1 - clip and 1 + clip.")
+    temperature: float = option(1.5, POSITIVE, "Surrogate 'penalty': weight of the divergence.")
+    policy_rate: float = option(3e-4, POSITIVE, "Learning rate of the policy, of the surrogates 'clip' and 'penalty'.")
+    policy_epochs: int = option(10, WHOLE, "At most so many passes over each batch, of 'clip' and 'penalty'.")
+    policy_minibatch: int = option(128, WHOLE, "Minibatch size of 'clip' and 'penalty'.")
     normalise: bool = option(True, FLAG, "Scale observations by their running mean and standard deviation.")
     margin: Any = option(
         None, NONNEGATIVE_EACH, "Safety margin: training aims at each limit minus this, in units of the cost."
@@ -120,12 +133,15 @@ class Sampling:
         estimator: "truncated", Algorithm 2 itself: discounted sums of N steps; "geometric", as in Figure 3: sums of a
             Geometric(1 − γ) number of steps, undiscounted and unbiased; or "pooled", not in the paper: all transitions
             drawn so far form an empirical model, each step adds `rollouts` transitions per pair, and the values solve
-            the model's equations. That takes far fewer transitions, and memory to keep them.
+            the model's equations. That takes far fewer transitions, and memory to keep them. Long-run averages need
+            it, and it is the default of a simulator with `average=True`.
         schedule: "theory" sets the macro steps and all of the above as in Theorem 3 (pmd-pd and "truncated" only);
             "paper" does so with the α that the paper prints, which is too small for small γ (docs/theory.md).
         epsilon, confidence: parameters of the theorem: gap and violation are at most epsilon with this confidence.
         slater: the theorem's ξ, the margin by which all limits can be met; computed when a `CMDP` is given.
         certificate_rollouts: fresh rollouts for the certificates of a simulator's result.
+        mixing: for the certificates of a simulator with `average=True`, as in `certify_by_simulation`: from every state
+            that a policy can reach it comes to one common state within so many steps on average.
 
     Example:
         >>> import cmdpkit as ck
@@ -144,6 +160,9 @@ class Sampling:
     confidence: float = option(0.95, CONFIDENCE, "Confidence of Theorem 3 and of the certificates.")
     slater: float | None = option(None, POSITIVE, "Theorem 3: margin by which all limits can be met.")
     certificate_rollouts: int = option(10_000, SEVERAL, "Fresh rollouts for the certificates of a simulator's result.")
+    mixing: float | None = option(
+        None, NONNEGATIVE, "Certificates of a simulator's averages: steps to a common state, on average, at most."
+    )
 
     def __post_init__(self) -> None:
         from cmdpkit.options import options_of

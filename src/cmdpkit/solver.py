@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cmdpkit.certificates.rollouts import averaging
 from cmdpkit.checks import check_count, check_nonnegative, digest
 from cmdpkit.cluster import check_cluster, using
 from cmdpkit.evaluation.patience import hurrying
@@ -93,15 +94,17 @@ def solve(
         max_iterations: macro steps of a first-order method (default 10,000; 300 with growing steps or samples), or
             oracle calls of "auto" and "columns". Where 300 growing steps by default prove nothing, "columns" continues
             from there; where so many were asked for, the best policy so far is returned.
-        time_limit: seconds.
+        time_limit: seconds. After that the best policy so far is evaluated and certified: about a second for 100,000
+            states, and more for more.
         seed: seed of all random numbers; exact methods use none.
         progress: show a progress bar.
         callback: called after every iteration with a `Snapshot` (iteration, objective, violation, bound, multipliers,
             time, samples, constraint_values); the run stops when it returns True.
         sampling: learn from samples only, as is always the case for a `Simulator`. "auto" then means "pmd-pd".
-            `result.policy` is the last iterate and `result.average_policy` the mixture of all iterates (with growing
-            steps that of the second half, weighted by the steps), both with certificates: exact for a `CMDP`,
-            statistical for a `Simulator`. `tol` is not used.
+            `result.average_policy` is the mixture of all iterates (with growing steps that of the second half, weighted
+            by the steps); `result.policy` is the last iterate, or with growing steps and fresh rollouts a table with
+            the visits of that mixture. Both have certificates: exact for a `CMDP`, statistical for a `Simulator`. `tol`
+            is not used.
         budget: maximum number of transitions drawn for learning.
         checkpoint: a file to which a first-order run writes its state, or a folder for a `ShardedCMDP`. If it holds a
             state of the same run, the run continues from it, to the same result bit for bit.
@@ -160,7 +163,7 @@ def solve(
     if deterministic is not False:
         _check_deterministic(model, deterministic, method, sampling, options)
     if isinstance(model, Simulator) and sampling is None:
-        sampling = Sampling()
+        sampling = Sampling(estimator="pooled" if model.criterion == "average" else "truncated")
     if check_cluster(cluster) is not None and sampling is None:
         raise ValueError(
             "cluster= is for learning from samples; exact methods run in this process. Learn from samples with "
@@ -420,9 +423,7 @@ def _solve_by_samples(
     cluster: str | None,
     options: dict[str, Any],
 ) -> Result:
-    """Learn from samples, then certify last iterate and mixture: with the model if there is one, or by rollouts."""
-    if isinstance(model, CMDP):
-        refuse_averages(model, "the sampled learner")
+    """Learn from samples, then certify policy and mixture: with the model if there is one, or by rollouts."""
     choice = _sampled_choice(model, method, sampling, options)
     if transitions is not None:
         check_count(transitions, "budget", least=0)
@@ -456,6 +457,7 @@ def _sampled_choice(model: CMDP | Simulator, method: Any, sampling: Any, options
         raise ValueError(f"method {method!r} needs a model; from samples learn {', '.join(names('sampled'))}")
     if options.get("schedule") is not None:
         raise ValueError("with samples the schedule is set by Sampling(schedule='theory', epsilon=...)")
+    _check_averages(model, sampling)
     choice = choose(method, options, "sampled", TabularSettings, model.num_constraints, GENERAL)
     if sampling.schedule:
         if choice.name != "pmd-pd":
@@ -463,6 +465,23 @@ def _sampled_choice(model: CMDP | Simulator, method: Any, sampling: Any, options
         if choice.given:
             raise ValueError(f"Theorem 3 sets {next(iter(choice.given))!r} itself or fixes it; leave it out")
     return with_start(choice, model)
+
+
+def _check_averages(model: CMDP | Simulator, sampling: Sampling) -> None:
+    """Settings of the sampled learner that mean something for some criteria only."""
+    if model.criterion != "average":
+        if sampling.mixing is not None:
+            raise ValueError(f"mixing is for long-run averages; the criterion here is the {model.value_name}")
+        return
+    if sampling.schedule:
+        refuse_averages(model, f"schedule={sampling.schedule!r}, with the constants of the paper's theorems,")
+    if sampling.estimator != "pooled":
+        raise ValueError(
+            f"estimator={sampling.estimator!r} adds up discounted rollouts, and no rollout is long enough for a "
+            'long-run average; learn it with Sampling(estimator="pooled")'
+        )
+    if isinstance(model, Simulator) and sampling.mixing is not None:  # what is learned must not be lost
+        averaging(model, sampling.mixing, sampling.confidence, sampling.certificate_rollouts)
 
 
 @contextlib.contextmanager

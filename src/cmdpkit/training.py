@@ -53,6 +53,7 @@ def train(
     progress: bool = False,
     callback: Callable[..., Any] | None = None,
     cluster: str | None = None,
+    workers: int | None = None,
     **options: Any,
 ) -> TrainingResult:
     """Train a neural policy to maximise reward subject to limits on costs.
@@ -62,7 +63,7 @@ def train(
             `info["cost"]` or `info["costs"]` (`cmdpkit.envs.WithCosts` adds them).
         method: a registered method, such as "pmd-pd", "npg-pd" or "crpo" (docs/methods.md lists them with their
             options), or an instance of a rule, as in `cmdpkit.rules.CRPO(first=True)`, also of a class of your own.
-        limits: one limit per cost.
+        limits: one limit per cost. `float("inf")` only records a cost; without limits no costs are read.
         measure: what a limit bounds: "episode", the sum over an episode of at most `steps` steps, as in the paper;
             "discounted", the discounted sum; "step", the average per step.
         seed: seed of all random numbers; the same seed gives the same result.
@@ -77,6 +78,8 @@ def train(
         callback: called after every iteration with a `Snapshot`; the run stops when it returns True.
         cluster: "local", "auto" or the address of a Ray cluster on whose workers the environments run, with the same
             result; see docs/cluster.md. `env` must then be a name or a function.
+        workers: processes of this machine in which the environments run, with the same result. Worth it where a step of
+            the environment takes long and there are cores; `env` must then be a name or a function.
         **options: options of the method, and of the learner: the fields of `NeuralSettings` (num_envs, steps, gamma,
             radius, hidden, ...). docs/methods.md lists all of them.
 
@@ -87,6 +90,7 @@ def train(
         (2, 2)
     """
     count = _check_call(limits, iterations, seed, time_limit, callback)
+    workers = None if workers is None else check_count(workers, "workers", least=1)
     choice = choose(method, options, "neural", NeuralSettings, count)
     folder = _folder(out, resume, tensorboard)
     try:
@@ -97,7 +101,7 @@ def train(
     except ImportError as error:
         raise ImportError(f"training needs PyTorch, Gymnasium and safetensors: {NEURAL}") from error
     with using(check_cluster(cluster)), _threads_kept(torch):
-        learner = NeuralLearner(env, limits, measure, int(seed), choice.settings)  # sets PyTorch to one thread
+        learner = NeuralLearner(env, limits, measure, int(seed), choice.settings, workers)  # sets PyTorch to one thread
         identity = {"env": _name(env), "limits": learner.limits.tolist(), "measure": measure, "seed": int(seed)}
         if folder is not None:  # two functions that make environments may have the same name
             identity["environment"] = learner.fingerprint()
@@ -127,7 +131,7 @@ def _train(
 ) -> TrainingResult:
     recorder = TrainingRecorder(learner, budget)
     # The paper's experiment starts with λ = 0
-    zero = np.zeros(learner.limits.size) if choice.method.multipliers else None
+    zero = np.zeros(int(learner.limited.sum())) if choice.method.multipliers else None
     run = Run(learner, choice.rule, recorder, budget, [], zero, store)
     if folder is not None and not run.steps:
         write_json(folder / "run.json", store.run)
@@ -252,7 +256,7 @@ def _check_call(limits: Any, iterations: Any, seed: Any, time_limit: Any, callba
     table = as_floats(limits, "limits")
     if table.ndim != 1:
         raise ValueError(f"limits must be a list with one number per cost, got {limits!r}")
-    return int(table.size)
+    return int((table != np.inf).sum())
 
 
 def _folder(out: PathLike | None, resume: bool | None, tensorboard: bool) -> Path | None:

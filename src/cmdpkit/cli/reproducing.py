@@ -21,6 +21,7 @@ from cmdpkit.cli.common import CLUSTER, FORMAT, listing, show
 @click.option("--seeds", default=30, show_default=True, help="Number of random instances.")
 @click.option("--quick", is_flag=True, help="Run for a minute, only to check that everything works.")
 @click.option("--redraw", is_flag=True, help="Run nothing: draw the figures again from the data in the folder.")
+@click.option("--method", "methods", multiple=True, help="velocity: a method, or several.  [default: pmd-pd]")
 @CLUSTER
 @FORMAT
 def reproduce(
@@ -29,6 +30,7 @@ def reproduce(
     seeds: int,
     quick: bool,
     redraw: bool,
+    methods: tuple[str, ...],
     cluster: str | None,
     formats: str | None,
 ) -> None:
@@ -49,6 +51,6 @@ def reproduce(
         )
         return
     with tracker() as track:
-        sections = run(names, Path(out), seeds, quick, track, parsed_formats(formats), redraw, cluster)
+        sections = run(names, Path(out), seeds, quick, track, parsed_formats(formats), redraw, cluster, methods)
     show(table(sections))
     click.echo(f"data and figures are in {out}, the page with all verdicts is {page_of(Path(out))}")

@@ -143,7 +143,7 @@ def read_costs(infos: Mapping[str, Any], num_envs: int, count: int | None = None
     if count is not None and costs.shape[1] != count:
         raise ValueError(
             f"the environment reports {_counted(costs.shape[1], 'cost')}, but {_counted(count, 'limit')} "
-            f"{'was' if count == 1 else 'were'} given: every cost needs a limit"
+            f"{'was' if count == 1 else 'were'} given: every cost needs a limit, and float('inf') is none"
         )
     if not np.isfinite(costs).all():
         i = int(np.flatnonzero(~np.isfinite(costs).all(axis=1))[0])

@@ -49,13 +49,17 @@ class Section:
 
 
 class Settings(NamedTuple):
-    """Output folder, number of random instances, whether to run only a quick check, and other formats of figures."""
+    """Output folder, number of random instances, whether to run only a quick check, and other formats of figures.
+
+    `methods` are those of the experiment velocity.
+    """
 
     folder: Path
     seeds: int = 30
     quick: bool = False
     track: Track = plain
     formats: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ("pmd-pd",)
 
     def save(self, drawing: Any, name: str) -> None:
         """Write a figure as PNG, for the page, and in the other formats."""

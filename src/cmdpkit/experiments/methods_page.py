@@ -90,6 +90,8 @@ def _section(found: list[Method]) -> Iterator[str]:
         yield from _table(header, (_option_row(first, option) for option in first.options.values()))
     else:
         yield "It has no options of its own.\n"
+    if first.sets:
+        yield f"It sets {' and '.join(f'`{name}`' for name in first.sets)} itself.\n"
     for method in found:
         for learner, preset in method.presets.items():
             own = {name: value for name, value in preset.items() if name not in method.options}

@@ -28,6 +28,7 @@ from cmdpkit.experiments import (
 )
 from cmdpkit.experiments.common import Claim, Section, Settings, Track, plain
 from cmdpkit.files import write_whole
+from cmdpkit.rules.registry import names as methods_of
 
 EXPERIMENTS: dict[str, ModuleType] = {
     "fig1": fig1,
@@ -60,12 +61,13 @@ def reproduce(
     formats: tuple[str, ...] = (),
     redraw: bool = False,
     cluster: str | None = None,
+    methods: Sequence[str] = (),
 ) -> list[Section]:
     """Run the experiments; write data and figures to `folder`, and a page with the verdicts to `folder`.md.
 
     With `redraw` nothing is run: figures and page are made from the data in `folder`. `formats` are those of the
-    figures besides PNG. With `cluster` experiments are
-    run side by side on its workers, and the runs of Figure 4 too; every node must see `folder` under the same name.
+    figures besides PNG. With `cluster` experiments are run side by side on its workers, and the runs of Figure 4 too;
+    every node must see `folder` under the same name. `methods` are those of velocity, "pmd-pd" by default.
     """
     unknown = [name for name in names if name not in (*EXPERIMENTS, "all")]
     if unknown:
@@ -82,8 +84,13 @@ def reproduce(
         if missing or not chosen:
             raise FileNotFoundError(f"{folder} has no data of {missing[0] if missing else 'an experiment'} to redraw")
     check_cluster(cluster)
+    foreign = [name for name in methods if name not in methods_of("neural")]
+    if foreign:
+        raise ValueError(f"unknown method {foreign[0]!r}; choose from {', '.join(methods_of('neural'))}")
+    if methods and "velocity" not in chosen:
+        raise ValueError("methods can be chosen for velocity only")
     folder.mkdir(parents=True, exist_ok=True)
-    settings = Settings(folder, seeds, quick, track, formats)
+    settings = Settings(folder, seeds, quick, track, formats, tuple(dict.fromkeys(methods)) or ("pmd-pd",))
     if not redraw:
         with using(cluster):
             _run(chosen, settings)

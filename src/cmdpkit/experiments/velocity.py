@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.drawing import METHODS, band, curve, figure
+from cmdpkit.drawing import band, curve, figure, styles
 from cmdpkit.experiments.common import Claim, Section, Settings, append_row, read_csv, write_csv
 from cmdpkit.experiments.fig4 import run_all
 
@@ -53,11 +53,15 @@ def make(robot: str) -> Any:
     return WithCosts(gymnasium.make(f"{robot}-v5"), lambda step: step.info["x_velocity"] > top)
 
 
-def run_once(robot: str, seed: int, iterations: int, folder: Path, options: dict[str, Any]) -> dict[str, Array]:
+def run_once(
+    case: tuple[str, str], seed: int, iterations: int, folder: Path, options: dict[str, Any]
+) -> dict[str, Array]:
     """One run without an option set, continued from its checkpoint if there is one."""
     from cmdpkit.training import train
 
-    result = train(partial(make, robot), limits=[LIMIT], seed=seed, iterations=iterations, out=folder, **options)
+    robot, method = case
+    env = partial(make, robot)
+    result = train(env, method, [LIMIT], seed=seed, iterations=iterations, out=folder, **options)
     table = np.column_stack([result.history["reward"], result.history["costs"]])[:iterations]
     return {"table": table, "time": np.array(result.time), "steps": np.array(result.steps)}
 
@@ -70,41 +74,50 @@ def run(settings: Settings) -> None:
     if settings.quick:
         robots, seeds, iterations, folder = ("Hopper", "Swimmer"), 2, 2, settings.folder / "velocity-runs"
         small = {"steps": 50, "num_envs": 2, "hidden": [8]}
-    cases = [(robot, seed) for robot in robots for seed in range(seeds)]
-    jobs = [(robot, seed, iterations, folder / f"{robot}-{seed}", small) for robot, seed in cases]
+    cases = [(robot, method) for robot in robots for method in settings.methods]
+    jobs = [(case, seed, iterations, _place(folder, *case, seed), small) for case in cases for seed in range(seeds)]
     answers = run_all(jobs, settings, "velocity", run_once)
-    rows: dict[str, list[Any]] = {name: [] for name in ("robot", "seed", "reward", "cost", "seconds", "steps")}
+    rows: dict[str, list[Any]] = {
+        name: [] for name in ("robot", "method", "seed", "reward", "cost", "seconds", "steps")
+    }
     columns: dict[str, Any] = {"iteration": np.arange(1, iterations + 1)}
-    for (robot, seed), answer in zip(cases, answers, strict=True):
+    for (case, seed, *_), answer in zip(jobs, answers, strict=True):
         ends = answer["table"][-LAST:].mean(axis=0).round(3)
-        append_row(rows, (robot, seed, *ends, round(float(answer["time"]), 1), int(answer["steps"])))
-    for i, robot in enumerate(robots):
+        append_row(rows, (*case, seed, *ends, round(float(answer["time"]), 1), int(answer["steps"])))
+    for i, (robot, method) in enumerate(cases):
         tables = np.array([answer["table"] for answer in answers[i * seeds : (i + 1) * seeds]])
         for j, quantity in enumerate(("reward", "cost")):
-            columns[f"{robot} {quantity} mean"] = tables[:, :, j].mean(axis=0).round(3)
-            columns[f"{robot} {quantity} std"] = tables[:, :, j].std(axis=0).round(3)
+            columns[f"{robot} {method} {quantity} mean"] = tables[:, :, j].mean(axis=0).round(3)
+            columns[f"{robot} {method} {quantity} std"] = tables[:, :, j].std(axis=0).round(3)
     write_csv(settings.folder / DATA, columns)
     write_csv(settings.folder / "velocity_seeds.csv", rows)
 
 
+def _place(folder: Path, robot: str, method: str, seed: int) -> Path:
+    return folder / (f"{robot}-{seed}" if method == "pmd-pd" else f"{robot}-{method}-{seed}")
+
+
 def plot(settings: Settings) -> None:
     data = read_csv(settings.folder / DATA)
-    robots = [robot for robot in SPEEDS if f"{robot} reward mean" in data]
+    cases = [tuple(name.split(" ")[:2]) for name in data if name.endswith("reward mean")]
+    robots, style = list(dict.fromkeys(robot for robot, _ in cases)), styles([method for _, method in cases])
     drawing, axes = figure(columns=2, rows=len(robots))
-    for i, robot in enumerate(robots):
+    for robot, method in cases:
+        i = robots.index(robot)
         for j, quantity in enumerate(("reward", "cost")):
-            mean, std = data[f"{robot} {quantity} mean"], data[f"{robot} {quantity} std"]
-            curve(axes[i, j], data["iteration"], mean, METHODS["pmd-pd"], "PMD-PD")
+            mean, std = (data[f"{robot} {method} {quantity} {what}"] for what in ("mean", "std"))
+            curve(axes[i, j], data["iteration"], mean, style[method], method)
             lowest = -np.inf if quantity == "reward" else 0.0
-            band(axes[i, j], data["iteration"], mean - std, mean + std, METHODS["pmd-pd"], lowest, np.inf)
+            band(axes[i, j], data["iteration"], mean - std, mean + std, style[method], lowest, np.inf)
             axes[i, j].set(xlabel="policy iteration", ylabel=f"{quantity} of an episode", title=robot)
+    for i in range(len(robots)):
         axes[i, 1].axhline(LIMIT, color="black", ls=(0, (4, 4)), linewidth=1.2, label="limit")
         axes[i, 1].legend()
     settings.save(drawing, "velocity")
 
 
 def verdict(reward: Array, cost: Array, published: dict[str, tuple[float, float]]) -> str:
-    """Whether PMD-PD earns at least as much as every published method within the limit, and keeps it within 10 %."""
+    """Whether a method earns at least as much as every published method within the limit, and keeps it within 10 %."""
     within = {name: earned for name, (earned, charged) in published.items() if charged <= LIMIT}
     missed = []
     if cost.mean() > 1.1 * LIMIT:
@@ -123,13 +136,13 @@ def verdict(reward: Array, cost: Array, published: dict[str, tuple[float, float]
 def section(settings: Settings) -> Section:
     runs = read_csv(settings.folder / "velocity_seeds.csv")
     claims = []
-    for robot in dict.fromkeys(runs["robot"]):
-        mine = runs["robot"] == robot
+    for robot, method in dict.fromkeys(zip(runs["robot"], runs["method"], strict=True)):
+        mine = (runs["robot"] == robot) & (runs["method"] == method)
         reward, cost, published = runs["reward"][mine], runs["cost"][mine], PUBLISHED.get(str(robot), {})
         others = ", ".join(f"{name} {earned:g}/{charged:g}" for name, (earned, charged) in published.items())
         claims.append(
             Claim(
-                f"{robot}, at most {LIMIT:g} steps faster than {SPEEDS[str(robot)]:g}: PMD-PD without an option set "
+                f"{robot}, at most {LIMIT:g} steps faster than {SPEEDS[str(robot)]:g}: {method} without an option set "
                 "earns as much as published methods that keep the limit (not in the paper)",
                 f"reward/cost over the last {LAST} iterations, {mine.sum()} seeds: {reward.mean():.0f} ± "
                 f"{reward.std():.0f}/{cost.mean():.1f} ± {cost.std():.1f} after {runs['steps'][mine].max():,.0f} steps"

@@ -10,12 +10,13 @@ import numpy as np
 
 from cmdpkit.checks import Array, ConstraintArray, PairTable, StateArray
 from cmdpkit.evaluation.backup import advantages, gain, look_ahead
+from cmdpkit.evaluation.factors import Order
 from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.evaluation.patience import breathe
 from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.slater import slater_margin
 from cmdpkit.learners.response import MirrorResponse, by_action
-from cmdpkit.learners.tabular import above_floor, reference_span, within_radius
+from cmdpkit.learners.tabular import above_floor, projected, reference_span, refuse_growth, within_radius
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.rules.base import View, Weights
@@ -65,6 +66,7 @@ class ExactLearner:
         self._values: Array | None = None  # the last values, as a first guess
         self._visits: StateArray | None = None
         self._anchor = policy  # of the last step
+        self._centre: TabularPolicy | None = None  # π̂, the second policy of optimistic steps
         self.log_normaliser: StateArray | None = None  # ℓ of the last step, where it was a plain mirror step
         self.move_to(policy)
 
@@ -95,13 +97,16 @@ class ExactLearner:
 
     def improve(self, weights: Weights) -> int:
         """t_k steps of regularised natural gradient on c̃, anchored as `weights.anchor` says (eq. npg-entropy)."""
+        refuse_growth(weights)
         self.accuracy = 0.0 if weights.accuracy is None else weights.accuracy
         if weights.anchor == "return":
             self.move_to(self._anchor)
         self.policy = above_floor(self.policy, self.floor)
         if weights.anchor != "keep":
             self._anchor = self.policy
-        anchor = (self.fixed_anchor or self._anchor).log_pi
+        anchor, alpha = (self.fixed_anchor or self._anchor).log_pi, self.alpha
+        if weights.entropy is not None:
+            anchor, alpha = np.log(self.cmdp.pairs.uniform()), weights.entropy
         # c̃ = w_0 c_0 + Σ w_i c_i                                                        (eq. tilde-c)
         mix = np.array([weights.objective, *weights.constraints])
         cost, pairs = self.cmdp.pairs.like(mix @ self.cmdp.costs), self.cmdp.pairs
@@ -110,8 +115,11 @@ class ExactLearner:
         step = self.step if weights.step is None else weights.step
         for t in range(1, steps + 1):
             before = self.policy.log_pi
-            direction, values = self._direction(cost, anchor, step, guess)
-            if weights.visit_error is not None and step and self.alpha is None and self.natural:
+            if weights.optimistic:
+                self.move_to(self._optimistic(cost, step, guess))
+                continue
+            direction, values = self._direction(cost, anchor, step, alpha, guess)
+            if weights.visit_error is not None and step and alpha is None and self.natural:
                 direction, values = self._backed_up(cost, anchor, step, values, weights.visit_error)
             policy = TabularPolicy.softmax(pairs, before - step * direction)
             # log π′ = log π_k − step (c̃ + γPṼ) + step Ṽ − ℓ: any action tells ℓ, if step · α = 1 or t = 1
@@ -128,14 +136,14 @@ class ExactLearner:
         return steps
 
     def _direction(
-        self, cost: PairTable, anchor: PairTable, step: float, guess: StateArray | None
+        self, cost: PairTable, anchor: PairTable, step: float, alpha: float | None, guess: StateArray | None
     ) -> tuple[PairTable, StateArray]:
         """The direction to descend in log π (the soft action values, or the plain gradient), and the soft values."""
         pi, log_pi, pairs = self.policy.pi, self.policy.log_pi, self.cmdp.pairs
-        alpha = (1.0 / step if step else 0.0) if self.alpha is None else self.alpha
+        alpha = (1.0 / step if step else 0.0) if alpha is None else alpha
         to_anchor = alpha * (log_pi - anchor)
         # Ṽ_α = (I − γ P_π)⁻¹ Σ_a π (c̃ + α log(π / π_k))                              (eq. regu-V)
-        error = self.accuracy * float(np.abs(cost).max()) / self.cmdp.step_weight if self.accuracy else 0.0
+        error = self._allowed(cost)
         values = self._system.state_values(pairs.sum(pi * (cost + to_anchor)), guess, error)
         ahead = pairs.like(look_ahead(self.cmdp, values))
         # log π' = (1 − step·α) log π − step · Q̃_α − log Z,                            (eq. npg-entropy)
@@ -146,6 +154,18 @@ class ExactLearner:
             # ∂Ṽ_α/∂θ(s, a) = x(s) π(a|s) (Q̃(s, a) − Ṽ(s)), with the soft action value Q̃ in `direction`
             direction = self.occupancy * (direction - pairs.over(values))
         return direction, values
+
+    def _allowed(self, cost: PairTable) -> float:
+        """The error that evaluations may have."""
+        return self.accuracy * float(np.abs(cost).max()) / self.cmdp.step_weight if self.accuracy else 0.0
+
+    def _optimistic(self, cost: PairTable, step: float, guess: StateArray | None) -> TabularPolicy:
+        pairs, pi = self.cmdp.pairs, self.policy.pi
+        values = self._system.state_values(pairs.sum(pi * cost), guess, self._allowed(cost))
+        move = step * (cost + pairs.like(look_ahead(self.cmdp, values)))
+        # π̂ ← P(π̂ − step · Q̃),   π ← P(π̂ − step · Q̃)
+        self._centre = projected(pairs, (self._centre or self.policy).pi - move)
+        return projected(pairs, self._centre.pi - move)
 
     def _backed_up(
         self, cost: PairTable, anchor: PairTable, step: float, values: StateArray, allowed: float
@@ -214,12 +234,19 @@ class ExactLearner:
             "plan": self._plan.method or "",
             "values_are_current": self._values_are_current,
         }
+        if self._centre is not None:
+            state |= {"centre": self._centre.log_pi}
+        if self._plan.order.is_used:  # else it is found again
+            state |= {"order": self._plan.order.states, "fill": self._plan.order.fill}
         return state if self._values is None else state | {"values": self._values}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.accuracy, self._plan = float(state["accuracy"]), Plan(str(state["plan"]) or None)
+        if "order" in state:
+            self._plan.order = Order(np.asarray(state["order"]), int(state["fill"]), True)
         self.policy = TabularPolicy.stored(self.cmdp.pairs, state["log_probabilities"])
         self._anchor = TabularPolicy.stored(self.cmdp.pairs, state["anchor"])
+        self._centre = TabularPolicy.stored(self.cmdp.pairs, state["centre"]) if "centre" in state else None
         self._system = policy_system(self.cmdp, self.policy.pi, plan=self._plan)
         # Visits and values are restored: an iterative solver need not reproduce the last bits.
         self._visit(np.asarray(state["visits"]))

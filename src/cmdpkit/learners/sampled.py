@@ -11,7 +11,7 @@ import numpy as np
 from cmdpkit.checks import Array, ConstraintArray
 from cmdpkit.learners.estimators import Outlook, Pooled, Rollouts
 from cmdpkit.learners.response import MirrorResponse, by_action
-from cmdpkit.learners.tabular import above_floor, within_radius
+from cmdpkit.learners.tabular import above_floor, projected, refuse_growth, within_radius
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.rules.base import View, Weights
 
@@ -45,6 +45,7 @@ class SampledLearner:
     ) -> None:
         self.estimator = estimator
         self.policy = self._anchor = policy
+        self._centre: TabularPolicy | None = None  # π̂, the second policy of optimistic steps
         self.step, self.inner_steps, self.alpha = step, inner_steps, alpha
         self.scales = scales
         self.predicts = predicts
@@ -57,7 +58,8 @@ class SampledLearner:
         return self.estimator.meter.samples
 
     def look(self) -> View:
-        gamma = self.estimator.simulator.gamma
+        simulator = self.estimator.simulator
+        gamma = 0.0 if simulator.criterion == "average" else simulator.gamma  # 1 − gamma: a step's weight
         if self.predicts:
             self.outlook = self.outlook or self.estimator.outlook(self.policy)
             values = self.outlook.values
@@ -73,6 +75,7 @@ class SampledLearner:
         A radius is enforced in every state, because visits are not known. The accuracy of estimates depends on the
         samples alone, whatever `weights.accuracy` is.
         """
+        refuse_growth(weights)
         if self.predicts:
             self.policy = above_floor(self.policy)
         if weights.anchor == "return":
@@ -84,9 +87,17 @@ class SampledLearner:
         steps = self.inner_steps if weights.inner_steps is None else weights.inner_steps
         step = self.step if weights.step is None else weights.step
         alpha = (1.0 / step if step else 0.0) if self.alpha is None else self.alpha
+        if weights.entropy is not None:
+            anchor, alpha = np.log(self.policy.pairs.uniform()), weights.entropy
         policy = self.policy
         for t in range(steps):
             log_pi, pairs = policy.log_pi, policy.pairs
+            if weights.optimistic:
+                q = self.estimator.action_values(policy, mix, np.zeros(pairs.states), steps)
+                # π̂ ← P(π̂ − step · Q̂),   π ← P(π̂ − step · Q̂)
+                self._centre = projected(pairs, (self._centre or policy).pi - step * q)
+                policy = projected(pairs, self._centre.pi - step * q)
+                continue
             to_anchor = alpha * (log_pi - anchor)
             # α KL(π || π_k) per state, from the policies alone
             divergence = pairs.sum(policy.pi * to_anchor)
@@ -109,6 +120,8 @@ class SampledLearner:
         if self.outlook is not None:
             values = {f"{OUTLOOK}{name}": value for name, value in self.outlook._asdict().items()}
         policies = {"log_probabilities": self.policy.log_pi, "anchor": self._anchor.log_pi}
+        if self._centre is not None:
+            policies |= {"centre": self._centre.log_pi}
         return {**policies, **values, **counters, **estimator}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -119,6 +132,7 @@ class SampledLearner:
         pairs = self.estimator.simulator.pairs
         self.policy, self.values = TabularPolicy.stored(pairs, state["log_probabilities"]), state.get("values")
         self._anchor = TabularPolicy.stored(pairs, state["anchor"])
+        self._centre = TabularPolicy.stored(pairs, state["centre"]) if "centre" in state else None
         known = {n.removeprefix(OUTLOOK): value for n, value in state.items() if n.startswith(OUTLOOK)}
         self.outlook = Outlook(**known) if known else None
 

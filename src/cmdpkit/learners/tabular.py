@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import Array, PairTable
+from cmdpkit.model import Pairs
 from cmdpkit.policy import TabularPolicy
+from cmdpkit.rules.base import Weights
 
 LOWEST_LOG_PROBABILITY = -700.0
 """Smaller probabilities underflow, and their logarithms would take many steps to recover."""
@@ -16,6 +18,12 @@ BISECTIONS = 60
 def reference_span(spans: Array) -> Array:
     """Spans that set the scale of steps; a constant cost has span one."""
     return np.where(spans > 0.0, spans, 1.0)
+
+
+def refuse_growth(weights: Weights) -> None:
+    """Raise an error if the costs of a step are to be judged on samples, of which a table has none."""
+    if weights.allowed_growth is not None:
+        raise NotImplementedError("allowed_growth is judged on the samples of a neural policy; leave it None")
 
 
 def above_floor(policy: TabularPolicy, floor: float = LOWEST_LOG_PROBABILITY) -> TabularPolicy:
@@ -44,6 +52,20 @@ def within_radius(old: TabularPolicy, new: TabularPolicy, radius: float, visits:
         else:
             high = middle
     return best
+
+
+def projected(pairs: Pairs, table: PairTable) -> TabularPolicy:
+    """The policy nearest to a table in every state, in the Euclidean norm (Michelot 1986)."""
+    # π = (x − θ)₊ with Σ π = 1: θ is a mean over the actions with x > θ, of which there are fewer in every turn
+    chosen = np.ones(pairs.shape, dtype=np.bool_)
+    while True:
+        level = (pairs.sum(np.where(chosen, table, 0.0)) - 1.0) / pairs.sum(chosen.astype(float))
+        above = chosen & (table > pairs.over(level))
+        if np.array_equal(above, chosen):
+            log_pi = np.full(pairs.shape, -np.inf)
+            np.log(table - pairs.over(level), out=log_pi, where=chosen)
+            return TabularPolicy.stored(pairs, log_pi)  # as from a checkpoint, to the last bit
+        chosen = above
 
 
 def _divergence(old: TabularPolicy, new: TabularPolicy, visits: Array | None) -> float:

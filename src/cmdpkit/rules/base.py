@@ -28,6 +28,9 @@ class Weights(NamedTuple):
     accuracy: float | None = None  # relative error allowed in evaluations; 0 means up to rounding
     anchor: str | None = None  # None: the current policy; "keep": that of the last step; "return": go back to it first
     visit_error: float | None = None  # a learner that knows the model lowers it to this, as far as it can
+    entropy: float | None = None  # τ: the mixed cost is c̃ + τ log π, and the anchor is the uniform policy
+    allowed_growth: ConstraintArray | None = None  # by how much each V_i may grow, as samples of the old policy predict
+    optimistic: bool = False  # two projected steps with one gradient: of a second policy, and from there of this one
 
 
 class State(NamedTuple):
@@ -115,6 +118,11 @@ class View:
         With `keep_anchor` the step starts from the anchor of the step before instead of the current policy.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot predict the response to a step")
+
+    @property
+    def deviations(self) -> CostArray:
+        """Standard deviations of the advantages of −reward and the costs, over the samples; 0 where one is constant."""
+        raise NotImplementedError(f"{type(self).__name__} has no samples of the advantages")
 
     @property
     def prediction(self) -> Prediction:

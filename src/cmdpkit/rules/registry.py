@@ -29,6 +29,7 @@ class Method:
         constrained: False for methods that ignore constraints.
         multipliers: whether it takes `initial_multipliers`.
         scale: the cost whose span sets the default step: the "objective", or the "largest" of all.
+        sets: the learner's settings that it sets itself, which are not options.
         presets: per learner, defaults that differ from the declared ones.
     """
 
@@ -39,6 +40,7 @@ class Method:
     constrained: bool = True
     multipliers: bool = True
     scale: str = "objective"
+    sets: tuple[str, ...] = ()
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
@@ -58,6 +60,7 @@ def register(
     constrained: bool = True,
     multipliers: bool = True,
     scale: str = "objective",
+    sets: tuple[str, ...] = (),
     **presets: Mapping[str, Any],
 ) -> Callable[[AnyRule], AnyRule]:
     """Register a rule under `name`; `exact=`, `sampled=` and `neural=` are presets for these learners."""
@@ -66,7 +69,7 @@ def register(
         raise ValueError(f"there is no learner {unknown[0]!r}; choose from {', '.join(LEARNERS)}")
 
     def add(rule: AnyRule) -> AnyRule:
-        entry = Method(name, rule, steps, learners, constrained, multipliers, scale, presets)
+        entry = Method(name, rule, steps, learners, constrained, multipliers, scale, sets, presets)
         others = [m for m in _REGISTERED.get(name, []) if m.steps != steps or not {*m.learners} & {*learners}]
         _REGISTERED[name] = [*others, entry]
         return rule

@@ -146,7 +146,8 @@ def takes_multipliers(method: Any) -> bool:
 
 def _taken(settings: type, entry: Method) -> list[str]:
     """The learner's settings that a method takes."""
-    return [name for name in options_of(settings) if name != "initial_multipliers" or entry.multipliers]
+    without = (*entry.sets, *(() if entry.multipliers else ("initial_multipliers",)))
+    return [name for name in options_of(settings) if name not in without]
 
 
 def _with_presets(rule: Any, presets: Mapping[str, Any]) -> Any:

@@ -43,7 +43,7 @@ class TrainingRecorder:
             self.rows.append(Row(update.objective, update.values, self.multipliers, 1, time, update.iteration * each))
             self.details.append(Detail(update.divergence, update.fit, update.verdict))
         self._fresh = len(self.learner.updates)
-        self.multipliers = iterate.multipliers
+        self.multipliers = self.learner.widened(iterate.multipliers)
 
     def news(self) -> list[Snapshot]:
         """Arguments of the callback for the last macro step."""

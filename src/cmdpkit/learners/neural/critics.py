@@ -54,6 +54,7 @@ class Critics:
         hidden: sizes of the hidden layers.
         rng: generator of the initial weights.
         rate, epochs, minibatch: parameters of the regression.
+        activation: of the hidden layers.
     """
 
     def __init__(
@@ -65,8 +66,9 @@ class Critics:
         rate: float = 1e-3,
         epochs: int = 5,
         minibatch: int = 250,
+        activation: str = "relu",
     ) -> None:
-        self.network = Network([width, *hidden, quantities])
+        self.network = Network([width, *hidden, quantities], activation=activation)
         self.theta = self.network.initial(rng)
         self.first, self.second = torch.zeros_like(self.theta), torch.zeros_like(self.theta)  # Adam's moments
         self.steps = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -40,6 +40,32 @@ class Softmax:
         # v ↦ (diag π − π πᵀ) v: the Fisher matrix of π in y
         pi = y.softmax(dim=1)
         return lambda v: pi * (v - (pi * v).sum(dim=1, keepdim=True))
+
+
+class Softmaxes:
+    """Several independent choices: each has its own part of y."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes, self.one = list(sizes), Softmax()
+
+    def log_prob(self, y: Tensor, actions: Tensor) -> Tensor:
+        parts = zip(self._parts(y), actions.unbind(dim=1), strict=True)
+        return torch.stack([self.one.log_prob(part, chosen) for part, chosen in parts]).sum(dim=0)
+
+    def score(self, y: Tensor, actions: Tensor) -> Tensor:
+        parts = zip(self._parts(y), actions.unbind(dim=1), strict=True)
+        return torch.cat([self.one.score(part, chosen) for part, chosen in parts], dim=1)
+
+    def divergence(self, y: Tensor, other: Tensor) -> Tensor:
+        parts = zip(self._parts(y), self._parts(other), strict=True)
+        return torch.stack([self.one.divergence(part, others) for part, others in parts]).sum(dim=0)
+
+    def metric(self, y: Tensor) -> Callable[[Tensor], Tensor]:
+        metrics = [self.one.metric(part) for part in self._parts(y)]
+        return lambda v: torch.cat([m(part) for m, part in zip(metrics, self._parts(v), strict=True)], dim=1)
+
+    def _parts(self, y: Tensor) -> tuple[Tensor, ...]:
+        return torch.split(y, self.sizes, dim=1)
 
 
 class Gaussian:

@@ -23,7 +23,8 @@ from cmdpkit.checks import Array, check_number
 from cmdpkit.envs.batch import spread
 from cmdpkit.envs.scattered import Scattered
 from cmdpkit.learners.neural.critics import Critics, Moments
-from cmdpkit.learners.neural.distributions import Distribution, Gaussian, Softmax
+from cmdpkit.learners.neural.distributions import Distribution, Gaussian, Softmax, Softmaxes
+from cmdpkit.learners.neural.first_order import FirstOrder
 from cmdpkit.learners.neural.local import LocalModel, NeuralView
 from cmdpkit.learners.neural.networks import Network
 from cmdpkit.learners.neural.policy import Actions, NeuralPolicy
@@ -41,7 +42,7 @@ class Update(NamedTuple):
 
     iteration: int
     objective: float  # V_0, minimised: minus the reward
-    values: Array  # V_1..V_m, feasible when ≤ 0
+    values: Array  # V_1..V_m, feasible when ≤ 0; without a limit, the measure itself
     divergence: float  # mean KL(old ‖ new) of the step
     gain: float  # gain of the surrogate, in standard deviations of the mixed advantage
     trials: int  # trials of the line search
@@ -69,10 +70,12 @@ class NeuralLearner:
     Args:
         env: a registered name, a function that makes an environment, or a vector environment (see `envs.as_batch`).
             The costs are in `info["cost"]` or `info["costs"]`.
-        limits: one per cost; V_i is the measure of cost i minus its limit.
+        limits: one per cost; V_i is the measure of cost i minus its limit. A cost with an infinite limit is only
+            recorded.
         measure: what limits bound and the objective measures: "episode", the expected sum over an episode of at most
             `steps` steps; "discounted", the expected discounted sum; "step", the average per step.
         seed: seed of all random numbers.
+        workers: processes in which the environments run, instead of this one; the numbers do not depend on it.
         settings: settings of the learner; or
         **options: fields of `NeuralSettings`.
 
@@ -92,15 +95,18 @@ class NeuralLearner:
         measure: str = "episode",
         seed: int = 0,
         settings: NeuralSettings | None = None,
+        workers: int | None = None,
         **options: Any,
     ) -> None:
         if measure not in MEASURES:
             raise ValueError(f"measure must be one of {', '.join(MEASURES)}, not {measure!r}")
         settings = validated(NeuralSettings, options) if settings is None else settings
         self.settings: NeuralSettings = settings
-        bounds = [check_number(limit, f"limits[{i}]") for i, limit in enumerate(limits)]
-        self.limits = np.array(bounds)
-        self.margin = np.zeros(len(bounds)) if settings.margin is None else np.asarray(settings.margin, dtype=float)
+        self.limits = np.array([_limit(limit, f"limits[{i}]") for i, limit in enumerate(limits)], dtype=float)
+        self.limited = np.isfinite(self.limits)  # rules see these costs only, and others are recorded
+        bounds = np.where(self.limited, self.limits, 0.0).tolist()
+        self.margin = np.zeros(self.limits.size)
+        self.margin[self.limited] = 0.0 if settings.margin is None else settings.margin
         self.problem = Problem.described(
             states=0,
             actions=0,
@@ -109,17 +115,17 @@ class NeuralLearner:
             constraints=tuple(AtMost(None, limit, name=f"cost {i}") for i, limit in enumerate(bounds, start=1)),
         )
         self.measure, self.seed, self.steps, self.gamma = measure, seed, settings.steps, settings.gamma
-        self.envs = spread(env, settings.num_envs)
+        self.envs = spread(env, settings.num_envs, workers)
         self.actions = Actions.of(self.envs.single_action_space)
         width = _width(self.envs.single_observation_space)
         rng = np.random.default_rng([seed, 0])
         free = 0 if self.actions.discrete else self.actions.outputs
-        self.network = Network([width, *settings.hidden, self.actions.outputs], free)
-        self.distribution: Distribution = Softmax() if self.actions.discrete else Gaussian()
+        self.network = Network([width, *settings.hidden, self.actions.outputs], free, settings.activation)
+        self.distribution = _distribution(self.actions)
         self.theta = self.network.initial(rng, last=0.01)  # nearly uniform initially, or mean 0 and σ 1
         self._anchor = self.theta  # of the last step
         regression = (settings.critic_rate, settings.critic_epochs, settings.critic_minibatch)
-        self.critics = Critics(width, len(limits) + 1, settings.hidden, rng, *regression)
+        self.critics = Critics(width, len(limits) + 1, settings.hidden, rng, *regression, settings.activation)
         self.observed = Moments(width)
         self.iteration = 0
         self.updates: list[Update] = []  # updates of the last `improve`
@@ -127,7 +133,7 @@ class NeuralLearner:
         self.best: Best | None = None
         # environments that go on from one iteration to the next
         discount = settings.gamma if measure == "discounted" else 1.0
-        if settings.persist and isinstance(self.envs, Scattered):
+        if settings.persist and isinstance(self.envs, Scattered) and not self.envs.keeps:
             raise ValueError(
                 "environments that persist would be lost with their worker, and where they stand: "
                 "leave out persist, or cluster"
@@ -157,7 +163,8 @@ class NeuralLearner:
     def _acting(self, theta: torch.Tensor, shift: Array, scale: Array) -> NeuralPolicy:
         layers = [(w.numpy().copy(), b.numpy().copy()) for w, b in self.network.layers(theta)]
         log_std = None if self.actions.discrete else theta[-self.network.free :].numpy().copy()
-        return NeuralPolicy(layers, self.actions, log_std, *((shift, scale) if shift.size else ()))
+        scaling = {"shift": shift, "scale": scale} if shift.size else {}
+        return NeuralPolicy(layers, self.actions, log_std, **scaling, activation=self.settings.activation)
 
     def rollout(self) -> Rollout:
         """Samples of the current policy; drawn once per policy."""
@@ -185,8 +192,15 @@ class NeuralLearner:
 
     def look(self) -> NeuralView:
         mean, _, length = self.estimate()
-        values = np.asarray(mean[1:] - self.limits) + self.margin
-        return NeuralView(float(mean[0]), values, None, self.gamma, self.local, self.settings.radius, length)
+        values = (mean[1:] - self.limits + self.margin)[self.limited]
+        shown = np.append(True, self.limited)
+        return NeuralView(float(mean[0]), values, None, self.gamma, self.local, self.settings.radius, length, shown)
+
+    def widened(self, values: Array, rest: float = 0.0) -> Array:
+        """Numbers of the costs with a limit as numbers of all costs."""
+        table = np.full(self.limits.size, rest)
+        table[self.limited] = values
+        return table
 
     def estimate(self) -> Estimate:
         """The measures of −reward and costs of the current policy, from its rollout."""
@@ -227,6 +241,8 @@ class NeuralLearner:
         A step is as long as the radius allows, or as `weights.step` says if that is shorter. The accuracy of estimates
         depends on the samples alone, whatever `weights.accuracy` is.
         """
+        if weights.entropy is not None or weights.optimistic:
+            raise NotImplementedError("steps with entropy and optimistic steps need a table of probabilities")
         if weights.anchor == "return":
             self.theta = self._anchor
             self._forget()
@@ -238,8 +254,9 @@ class NeuralLearner:
         return steps
 
     def _iterate(self, weights: Weights, anchor: torch.Tensor) -> Update:
-        rollout, view, x = self.rollout(), self.look(), _rows(self.rollout().inputs)
-        self._remember(*self.estimate()[:2])
+        rollout, x = self.rollout(), _rows(self.rollout().inputs)
+        mean, error, _ = self.estimate()
+        self._remember(mean, error)
         advantages, guess = self.advantages()
         returns = advantages + guess
         outcome = self._step(rollout, self.local(), weights, anchor)
@@ -252,8 +269,8 @@ class NeuralLearner:
         self._forget()
         self.iteration += 1
         explained = 1.0 - advantages.var(axis=(0, 1)) / np.maximum(returns.var(axis=(0, 1)), 1e-12)
-        values = np.asarray(view.values - self.margin)
-        return Update(self.iteration, view.objective, values, *outcome[1:], explained, time.perf_counter())
+        values = np.asarray(mean[1:] - np.where(self.limited, self.limits, 0.0))
+        return Update(self.iteration, float(mean[0]), values, *outcome[1:], explained, time.perf_counter())
 
     def _remember(self, mean: Array, error: Array) -> None:
         """Keep the current policy as the best if its costs are within the limits and it earns more, errors counted."""
@@ -274,27 +291,47 @@ class NeuralLearner:
         self.best = Best(self.theta, *self._scaling(), evidence)
 
     def _step(self, rollout: Rollout, local: LocalModel, weights: Weights, anchor: torch.Tensor) -> PolicyStep:
-        """The trust-region step on the standardised advantage of the mixed cost."""
+        """The step on the standardised advantage of the mixed cost."""
         settings = self.settings
         # Ã = w_0 A_0 + Σ w_i A_i                                                        (eq. tilde-c)
-        mixed = local.advantages @ np.append(weights.objective, weights.constraints)
+        mixed = local.advantages @ np.append(weights.objective, self.widened(weights.constraints))
         if settings.alpha and self.theta is not anchor:
             mixed += settings.alpha * self._to_anchor(rollout, local, anchor)
         # Costs are minimised; the trust region maximises −Ã in units of its deviation.
         deviation = float(mixed.std())
         benefit = torch.from_numpy(_standardised(-mixed).astype(np.float32))
+        radius = settings.radius if weights.radius is None else weights.radius
+        judge = local.judge(benefit, self._worst(weights))
+        if settings.surrogate != "trust-region":
+            return self._by_plain_gradients(local, benefit, judge, radius, weights)
         return trust_region_step(
             self.theta,
             local.gradient(benefit),
             local.fisher,
-            local.judge(benefit),
-            settings.radius if weights.radius is None else weights.radius,
+            judge,
+            radius,
             settings.damping,
             settings.cg_steps,
             settings.line_search,
             # step · F⁻¹ ∇ of the mixed advantage itself; the gradient here is in units of its deviation
             None if weights.step is None else weights.step * deviation,
         )
+
+    def _by_plain_gradients(
+        self, local: LocalModel, benefit: torch.Tensor, judge: Any, radius: float, weights: Weights
+    ) -> PolicyStep:
+        settings = self.settings
+        if weights.step is not None or weights.allowed_growth is not None:
+            raise NotImplementedError("steps of a given size need surrogate='trust-region'")
+        pace = (settings.policy_rate, settings.policy_epochs, settings.policy_minibatch)
+        ascent = FirstOrder(settings.surrogate, radius, settings.clip, settings.temperature, *pace)
+        return ascent.step(local, benefit, judge, np.random.default_rng([self.seed, 3, self.iteration]))
+
+    def _worst(self, weights: Weights) -> Array | None:
+        """By how much the mean advantage of each cost may grow, −reward included."""
+        if weights.allowed_growth is None:
+            return None
+        return np.append(np.inf, self.widened(weights.allowed_growth, np.inf) / self.estimate().length)
 
     def _to_anchor(self, rollout: Rollout, local: LocalModel, anchor: torch.Tensor) -> Array:
         """log π/π_k at the step itself, and the discounted KL(π ‖ π_k) of the states after it  (eq. regu-Q)."""
@@ -359,9 +396,20 @@ class NeuralLearner:
         self.updates = []
 
 
+def _distribution(actions: Actions) -> Distribution:
+    if not actions.discrete:
+        return Gaussian()
+    return Softmaxes(actions.choices) if actions.low.ndim else Softmax()
+
+
 def _best_state(best: Best) -> dict[str, Any]:
     parts = {"theta": best.theta.numpy().copy(), "shift": best.shift, "scale": best.scale, "evidence": best.evidence}
     return {f"best_{name}": value for name, value in parts.items()}
+
+
+def _limit(value: Any, name: str) -> float:
+    """A finite limit, or infinity for a cost that is only recorded."""
+    return value if isinstance(value, float) and value == np.inf else check_number(value, name)
 
 
 def _tensor(array: Any) -> torch.Tensor:

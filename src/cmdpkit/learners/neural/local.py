@@ -73,13 +73,21 @@ class LocalModel:
         forward = self.network.forward_derivative(self.theta, self.hidden, v)
         return self.network.gradient(self.theta, self.hidden, self._metric(forward)).div_(len(self.x))
 
-    def judge(self, benefit: Tensor) -> Callable[[Tensor], tuple[float, float]]:
-        """θ′ ↦ (mean of (π_θ′/π_θ) · benefit, mean KL(π_θ ‖ π_θ′))."""
+    def judge(self, benefit: Tensor, worst: Array | None = None) -> Callable[[Tensor], tuple[float, float]]:
+        """θ′ ↦ (mean of (π_θ′/π_θ) · benefit, mean KL(π_θ ‖ π_θ′)).
+
+        Where mean (π_θ′/π_θ − 1) · Â_i exceeds `worst` (m + 1,), the gain is minus the excess, in deviations.
+        """
 
         def judge(candidate: Tensor) -> tuple[float, float]:
             moved = self.network(candidate, self.x)
             ratio = (self.pi.log_prob(moved, self.actions) - self.log_prob).exp()
-            return float((ratio * benefit).mean()), float(self.pi.divergence(self.y, moved).mean())
+            gain, divergence = float((ratio * benefit).mean()), float(self.pi.divergence(self.y, moved).mean())
+            if worst is None:
+                return gain, divergence
+            growth = (ratio.double().numpy() - 1.0) @ self.advantages / len(self.advantages)
+            excess = float(((growth - worst) / (self.deviations + CONSTANT)).max())
+            return (gain if excess <= 1e-6 else -excess), divergence
 
         return judge
 
@@ -118,18 +126,29 @@ class NeuralView(View):
         model: makes the local model.
         radius: of the trust region.
         length: by how much a measure grows when every step costs 1 more: steps per episode, for example.
+        shown: (m + 1,) which of −reward and the costs have a limit; None shows all of them.
     """
 
     model: Callable[[], LocalModel] | None = None
     radius: float = 0.0
     length: float = 1.0
+    shown: NDArray[np.bool_] | None = None
+
+    @property
+    def deviations(self) -> CostArray:
+        assert self.model is not None
+        return self.model().deviations[self._shown]
+
+    @property
+    def _shown(self) -> NDArray[np.bool_]:
+        return np.ones(self.values.size + 1, dtype=np.bool_) if self.shown is None else self.shown
 
     @property
     def prediction(self) -> Prediction:
         assert self.model is not None
         local = self.model()
-        metric, response = local.products
-        return Prediction(local.deviations, metric, response, self.radius, self.length)
+        metric, response = (table[np.ix_(self._shown, self._shown)] for table in local.products)
+        return Prediction(self.deviations, metric, response, self.radius, self.length)
 
 
 def _symmetric(products: Tensor) -> Array:

@@ -19,8 +19,9 @@ CLIP = 10.0
 class Actions:
     """Converts outputs of a network to actions of the environment.
 
-    Discrete actions are drawn from the softmax of the outputs. For continuous ones the outputs are means and log σ of
-    normal distributions, in units in which the bounds of each action are ±1; actions are clipped to these bounds.
+    Discrete actions are drawn from the softmax of the outputs, several at once (`low` and `high` are arrays then) from
+    that of their parts. For continuous ones the outputs are means and log σ of normal distributions, in units in which
+    the bounds of each action are ±1; actions are clipped to these bounds.
     """
 
     def __init__(self, discrete: bool, low: Any, high: Any) -> None:
@@ -41,12 +42,28 @@ class Actions:
             return cls(True, int(space.start), int(space.start + space.n) - 1)
         if kind == "Box" and space.dtype.kind == "f" and len(space.shape) == 1:
             return cls(False, space.low, space.high)
-        raise TypeError(f"actions must be Discrete or a Box of one dimension, not {space}; flatten them with a wrapper")
+        if kind == "MultiDiscrete" and space.nvec.ndim == 1:
+            return cls(True, space.start, space.start + space.nvec - 1)
+        raise TypeError(
+            f"actions must be Discrete, MultiDiscrete or a Box, of one dimension, not {space}; flatten them with a "
+            "wrapper"
+        )
 
     @property
     def outputs(self) -> int:
         """Number of outputs that depend on the state: one per action, or one mean per dimension."""
-        return int(self.high - self.low) + 1 if self.discrete else int(self.low.size)
+        return sum(self.choices) if self.discrete else int(self.low.size)
+
+    @property
+    def choices(self) -> list[int]:
+        """How many actions there are to choose from, for each of several discrete ones."""
+        return [int(n) for n in np.atleast_1d(self.high - self.low + 1)]
+
+    def empty(self, shape: Sequence[int]) -> Any:
+        """Room for so many actions as the learner represents them."""
+        if self.discrete:
+            return np.empty((*shape, *self.low.shape), np.int64)
+        return np.empty((*shape, self.outputs), np.float32)
 
     def noise(self, rng: np.random.Generator, shape: Sequence[int]) -> Floats:
         """The random numbers of `draw`, generated in advance for a whole rollout."""
@@ -57,29 +74,35 @@ class Actions:
     def draw(self, y: Floats, noise: Floats) -> Any:
         """Actions as the learner represents them: an index from 0, or a number in units of the bounds."""
         if self.discrete:
-            return (y + noise).argmax(axis=-1)
+            return self.best(y + noise)
         mean, log_std = np.split(y, 2, axis=-1)
         return mean + np.exp(log_std) * noise
 
     def best(self, y: Floats) -> Any:
         """The most likely action."""
-        return y.argmax(axis=-1) if self.discrete else y[..., : self.outputs]
+        if not self.discrete:
+            return y[..., : self.outputs]
+        if not self.low.ndim:
+            return y.argmax(axis=-1)
+        parts = np.split(y, np.cumsum(self.choices)[:-1], axis=-1)
+        return np.stack([part.argmax(axis=-1) for part in parts], axis=-1)
 
     def for_env(self, actions: Any) -> Any:
         """The same actions as the environment takes them."""
         if self.discrete:
-            return actions + self.low if self.low else actions
+            return actions + self.low if self.low.any() else actions
         return np.clip(self._centre + self._half * actions, self.low, self.high).astype(self.low.dtype)
 
 
 class NeuralPolicy:
-    """A policy that is a perceptron with ReLU layers.
+    """A policy that is a perceptron.
 
     Args:
         layers: weights (outputs, inputs) and biases of each layer.
         actions: the meaning of the outputs.
         log_std: log σ of each continuous action.
         shift, scale: if given, observations are normalised to (x − shift) / scale.
+        activation: of the hidden layers, "relu" or "tanh".
 
     Example:
         >>> policy = NeuralPolicy([(np.eye(2), np.zeros(2))], Actions(True, 0, 1))
@@ -96,7 +119,11 @@ class NeuralPolicy:
         log_std: Any = None,
         shift: Any = None,
         scale: Any = None,
+        activation: str = "relu",
     ) -> None:
+        if activation not in ("relu", "tanh"):
+            raise ValueError(f"activation must be 'relu' or 'tanh', not {activation!r}")
+        self.activation = activation
         self.layers = [(np.asarray(w, dtype=np.float32), np.asarray(b, dtype=np.float32)) for w, b in layers]
         self.actions = actions
         self.log_std = None if log_std is None else np.asarray(log_std, dtype=np.float32)
@@ -121,7 +148,7 @@ class NeuralPolicy:
         for weight, bias in self._transposed[:-1]:
             x = x @ weight
             x += bias
-            np.maximum(x, 0.0, out=x)
+            np.tanh(x, out=x) if self.activation == "tanh" else np.maximum(x, 0.0, out=x)
         weight, bias = self._transposed[-1]
         y = x @ weight + bias
         return y if self.log_std is None else np.concatenate([y, np.broadcast_to(self.log_std, y.shape)], axis=-1)
@@ -148,8 +175,9 @@ class NeuralPolicy:
 
     def __repr__(self) -> str:
         hidden = [len(bias) for _, bias in self.layers[:-1]]
-        kind = f"{self.actions.outputs} {'discrete' if self.actions.discrete else 'continuous'} action"
-        plural = "" if self.actions.outputs == 1 else "s"
+        count = " x ".join(map(str, self.actions.choices)) if self.actions.discrete else str(self.actions.outputs)
+        kind = f"{count} {'discrete' if self.actions.discrete else 'continuous'} action"
+        plural = "" if count == "1" else "s"
         return f"NeuralPolicy(observations of {self.width} numbers, hidden layers {hidden}, {kind}{plural})"
 
     def arrays(self) -> dict[str, Any]:
@@ -158,6 +186,8 @@ class NeuralPolicy:
         parts |= {f"bias_{i}": b for i, (_, b) in enumerate(self.layers)}
         parts |= {"discrete": np.array(self.actions.discrete), "low": self.actions.low, "high": self.actions.high}
         optional = {"log_std": self.log_std, "shift": self.shift, "scale": self.scale}
+        if self.activation != "relu":
+            optional["activation"] = np.array(self.activation)
         return parts | {name: value for name, value in optional.items() if value is not None}
 
     @classmethod
@@ -170,7 +200,7 @@ class NeuralPolicy:
         except KeyError as error:
             raise ValueError(f"the policy is incomplete: the entry {error} is missing") from error
         optional = {name: arrays[name] for name in ("log_std", "shift", "scale") if name in arrays}
-        return cls(layers, actions, **optional)
+        return cls(layers, actions, **optional, activation=str(arrays.get("activation", "relu")))
 
     def save(self, path: PathLike) -> None:
         """Write the policy to an `.npz` file, atomically and without pickle."""

@@ -185,7 +185,7 @@ def _roll(envs: Any, shared: tuple[NeuralPolicy, int, int, int], piece: Piece) -
     if observations[0].size != policy.width:
         raise ValueError(f"observations have {observations[0].size} numbers, but the policy expects {policy.width}")
     seen = np.empty((steps, count, observations[0].size), dtype=np.float32)
-    actions = np.empty((steps, count), np.int64) if policy.actions.discrete else np.empty(noise.shape, np.float32)
+    actions = policy.actions.empty((steps, count))
     quantities = np.empty((steps, count, costs + 1))
     ended, terminated, cut = np.zeros((3, steps, count), dtype=np.bool_)
     # Products round as their shape says: all n rows are multiplied, wherever the environments are.
@@ -209,6 +209,23 @@ def _roll(envs: Any, shared: tuple[NeuralPolicy, int, int, int], piece: Piece) -
             tails += [infos["final_obs"][i] if truncated[i] else observations[i] for i in np.flatnonzero(cut[t])]
     following = np.array(tails, dtype=np.float32).reshape(-1, seen.shape[2])
     return seen, actions, quantities, ended, terminated, cut, following, np.array(observations)
+
+
+def replay(envs: Any, policy: NeuralPolicy, seeds: list[int], trail: list[Any]) -> Any:
+    """The observations after a reset with these seeds and all actions of the trail, a list of (T, n, ...) arrays."""
+    if not isinstance(envs, Scattered):
+        return _replay(envs, policy, (seeds, trail))
+    pieces = [(seeds[begin:end], [part[:, begin:end] for part in trail]) for begin, end in envs.places]
+    return np.concatenate(envs.call(_replay, policy, pieces))
+
+
+def _replay(envs: Any, policy: NeuralPolicy, piece: tuple[list[int], list[Any]]) -> Any:
+    seeds, trail = piece
+    seen, _ = envs.reset(seed=seeds)
+    for actions in trail:
+        for chosen in actions:
+            seen = envs.step(policy.actions.for_env(chosen))[0]
+    return np.array(seen)
 
 
 def fingerprint(envs: Any, policy: NeuralPolicy, costs: int) -> str:
