@@ -156,7 +156,12 @@ def clusters(constants: Constants) -> None:
             gigabytes = states / nodes * MEMORY[family] / 1e9 + 8 * 5 * halo(family, states, nodes) / 1e9
             sent = 8.0 * halo(family, states, nodes) / 1e6
             cells: list[Any] = [family, f"{states:.0e}", nodes, f"{gigabytes:.1f} GB", f"{times[0]:.2f} s"]
-            cells += [f"{times[1]:.2f} s", f"{total / 60.0:.0f} min", f"{nodes * total / 3600.0:.1f}", f"{sent:,.2f} MB"]
+            cells += [
+                f"{times[1]:.2f} s",
+                f"{total / 60.0:.0f} min",
+                f"{nodes * total / 3600.0:.1f}",
+                f"{sent:,.2f} MB",
+            ]
             print("| " + " | ".join(map(str, cells)) + " |")
 
 
