@@ -271,6 +271,24 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     *of(
+        "evaluation/gain_bounds.py",
+        "average_samples::test_the_bound_of_chains_by_hand "
+        "average_samples::test_the_bound_is_nearly_attained "
+        "average_samples::test_moves_that_rounding_hides_are_not_proved",
+        (
+            "float(steps.max()) + at_first",
+            "float(steps.mean()) + at_first",
+            "rollouts miss the mean time, not the longest",
+        ),
+        ("+ at_first)", "+ 0.0 * at_first)", "the way to one of several classes does not count"),
+        (
+            "if not np.array_equal(np.sort(label[marks]), classes):",
+            "if False:",
+            "parts that are hardly left are classes",
+        ),
+        ("marks = system.marks[visited[system.marks]]", "marks = system.marks", "what cannot be visited counts"),
+    ),
+    *of(
         "evaluation/gains.py",
         "average_models::test_gain_and_bias_by_every_solver "
         "average_models::test_a_state_that_is_seldom_visited_does_not_mark_the_cycles "
@@ -671,6 +689,13 @@ MUTANTS: list[Mutant] = [
         ),
         ("(quantities < self._ends[:, :1]) | ", "", "quantities below their bounds pass"),
         ("steps[alive] > t", "steps[alive] >= t", "rollouts take a step too many"),
+    ),
+    *of(
+        "simulators/simulator.py",
+        "average_samples::test_intervals_cover_the_average average_samples::test_every_part_of_the_interval_by_hand "
+        "average_samples::test_a_simulator_with_a_statement",
+        ("bias * (high - low)", "0.0 * (high - low)", "what rollouts miss of an average is forgotten"),
+        ("bias * (high - low)", "bias * np.ones_like(low)", "what rollouts miss forgets the range of a step"),
     ),
     *of(
         "simulators/known_model.py",
@@ -1099,6 +1124,22 @@ MUTANTS: list[Mutant] = [
         ('"first": self.first, ', '"first": np.zeros_like(self.first), ', "checkpoints forget the first states"),
     ),
     *of(
+        "learners/estimators.py",
+        "average_samples::test_links_that_have_not_been_seen_yet average_samples::test_classes_that_are_never_left",
+        ("share * system.state_occupancy()", "system.state_occupancy()", "averages count discounted visits"),
+        ("self.drawn / (self.drawn + 1.0)", "0.5", "the discount that stands for an average does not vanish"),
+        ("pairs.uniform()))[0] > 1:", "pairs.uniform()))[0] > 99:", "links not seen yet are taken for missing"),
+    ),
+    *of(
+        "learners/sampled.py",
+        "average_samples::test_learned_policies_come_to_the_optimum",
+        (
+            '0.0 if simulator.criterion == "average" else simulator.gamma',
+            "simulator.gamma",
+            "a step of an average has no weight",
+        ),
+    ),
+    *of(
         "learners/plans.py",
         "estimators sampling::test_the_errors_that_theorem_3_allows_are_kept",
         (
@@ -1251,7 +1292,7 @@ MUTANTS: list[Mutant] = [
         "sharded",
         ("table[wanted] += message", "table[wanted] = message", "visits from outside replace those from inside"),
         ("kernels.mix(self.values, weights, self.mix)", "pass", "a backup uses the values of another question"),
-        ("self._mass * _largest(backup)", "0.0", "the rounding of the start is forgotten", "it is far below the rest"),
+        ("self._mass * most", "0.0", "the rounding of the start is forgotten", "it is far below the rest"),
     ),
     *of(
         "cluster/actors.py",
@@ -1375,6 +1416,16 @@ MUTANTS: list[Mutant] = [
         ),
         ("np.abs(simulator.units[stated])", "np.ones(stated.size)", "limits per step are judged by the sum"),
         ("SHARE_CUT_OFF / math.sqrt(rollouts)", "SHARE_CUT_OFF", "the horizon ignores the number of rollouts"),
+    ),
+    *of(
+        "certificates/rollouts.py",
+        "average_samples::test_every_part_of_the_interval_by_hand average_samples::test_more_rollouts_decide "
+        "average_samples::test_the_bias_of_a_mixture_is_the_mean "
+        "average_samples::test_the_length_suits_the_number_of_rollouts",
+        (' / (horizon if simulator.criterion == "average" else 1)', "", "an average is the sum"),
+        ("fresh if longer > steps else total + fresh", "total + fresh", "rollouts of different lengths are added up"),
+        ("mixture.weights @ np.array(bounds)", "np.min(bounds)", "a mixture is as fast as its fastest policy"),
+        ("max(1.0, self.bias) * 3.0", "3.0", "the length of rollouts ignores how soon a chain forgets"),
     ),
     *of(
         "certificates/episodes.py",

@@ -113,6 +113,7 @@ def test_the_bound_is_nearly_attained(leave):
 
 def test_the_bound_of_chains_by_hand():
     assert bias_bound(slow_start(0.1, initial=1), np.ones((2, 1))) == 0.0  # what cannot be visited does not count
+    assert bias_bound(chain(np.eye(2), [0.0, 1.0]), np.ones((2, 1))) == 0.0  # a class neither
     assert 4.0 <= bias_bound(circle(5), np.ones((5, 1))) <= 4.5  # from the next state on, around to the first
     # States 1 and 3 mark their classes: one step away from the start, and two from state 2
     assert 3.0 <= bias_bound(two_ends(), np.ones((5, 1))) <= 3.4
@@ -207,6 +208,19 @@ def test_a_mixture_of_policies():
     low, high = found.objective_interval
     assert low <= ck.evaluate(cmdp, mixture).objective <= high
     assert high - low < 0.4
+
+
+def test_the_bias_of_a_mixture_is_the_mean():
+    """One policy moves at once, the other stays for 50 steps; the interval is that for the mean of their bounds."""
+    P = np.array([[[0.0, 1.0], [0.98, 0.02]], [[1.0, 0.0], [0.02, 0.98]]])
+    cmdp = ck.CMDP(P, cost=[[0.0, 0.0], [1.0, 1.0]], average=True, initial=1, action_axis=1)
+    fast, slow = (ck.TabularPolicy(np.eye(2)[[a, a]]) for a in (0, 1))
+    bounds = [bias_bound(cmdp, policy.pi) for policy in (fast, slow)]
+    np.testing.assert_allclose(bounds, [1.111, 55.55])
+    mixture, settings = ck.MixturePolicy([fast, slow], [0.9, 0.1]), {"rollouts": 200, "horizon": 100}
+    found = ck.certify_by_simulation(cmdp, mixture, **settings)
+    stated = ck.certify_by_simulation(cmdp, mixture, **settings, mixing=0.9 * bounds[0] + 0.1 * bounds[1])
+    np.testing.assert_allclose(found.objective_interval, stated.objective_interval, rtol=1e-12)
 
 
 def test_a_simulator_with_a_statement():
