@@ -68,6 +68,8 @@ bench: $(PEERS)  ## speed, as ratios against named peers in the same run, and do
 	$(BIN)/python benchmarks/scale.py $(if $(QUICK),--quick,--write)
 	$(BIN)/python benchmarks/averages.py $(if $(QUICK),--quick,--write)
 	$(BIN)/python benchmarks/plain.py $(if $(QUICK),--quick,--write)
+	$(BIN)/python benchmarks/learning.py $(if $(QUICK),--quick,--write)
+	$(BIN)/python benchmarks/bounds.py $(if $(QUICK),--quick,--write)
 
 bench-cluster: $(STAMP)  ## throughput on 1 and 2 workers, then kill workers and nodes: make bench-cluster KILLS=50 QUICK=1
 	$(BIN)/python benchmarks/cluster.py $(if $(QUICK),--quick)
