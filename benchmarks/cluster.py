@@ -9,30 +9,10 @@ import argparse
 import time
 
 import gymnasium
-import numpy as np
 
 import cmdpkit as ck
 from cmdpkit.envs import WithCosts
-
-
-def step(stock, order, rng):
-    stock = np.minimum(stock + order, 9)
-    demand = rng.poisson(2.0, stock.size)
-    sold = np.minimum(stock, demand)
-    return stock - sold, np.stack([5.0 * sold - 2.0 * order - 0.1 * stock, np.minimum(demand - sold, 10)])
-
-
-def shop():
-    return ck.Simulator(
-        step,
-        lambda n, rng: np.zeros(n, dtype=int),
-        states=10,
-        actions=5,
-        gamma=0.95,
-        constraints=[ck.AtMost(None, 0.1, per_step=True)],
-        bounds=[(-9.0, 45.0), (0.0, 10.0)],
-        block=200_000,
-    )
+from shop import shop
 
 
 def pendulum():
@@ -41,7 +21,8 @@ def pendulum():
 
 def rollouts(cluster, size):
     uniform = ck.TabularPolicy.uniform(10, 5)
-    return ck.certify_by_simulation(shop(), uniform, rollouts=20_000 * size, cluster=cluster).samples
+    simulator = shop(block=200_000, gamma=0.95)
+    return ck.certify_by_simulation(simulator, uniform, rollouts=20_000 * size, cluster=cluster).samples
 
 
 def compiled(cluster, size):

@@ -12,14 +12,13 @@ import contextlib
 import random
 import tempfile
 import threading
-import time
 
 import gymnasium
-import numpy as np
 
 import cmdpkit as ck
 from cmdpkit.cluster import session
 from cmdpkit.envs import WithCosts
+from shop import shop, slow_step
 
 NODE = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
 
@@ -28,33 +27,14 @@ NOTICING = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1_000,
 """A dead node is noticed within seconds, not half a minute."""
 
 
-def step(stock, order, rng):
-    time.sleep(0.001)
-    stock = np.minimum(stock + order, 9)
-    demand = rng.poisson(2.0, stock.size)
-    sold = np.minimum(stock, demand)
-    return stock - sold, np.stack([5.0 * sold - 2.0 * order - 0.1 * stock, np.minimum(demand - sold, 10)])
-
-
-def shop():
-    return ck.Simulator(
-        step,
-        lambda n, rng: np.zeros(n, dtype=int),
-        states=10,
-        actions=5,
-        gamma=0.9,
-        constraints=[ck.AtMost(None, 0.1, name="lost sales", per_step=True)],
-        bounds=[(-9.0, 45.0), (0.0, 10.0)],
-        block=4_000,
-    )
-
-
 def cart():
     return WithCosts(gymnasium.make("CartPole-v1"), lambda step: step.action)
 
 
 def learn(cluster):
-    result = ck.solve(shop(), max_iterations=4, sampling=ck.Sampling(certificate_rollouts=500), cluster=cluster)
+    result = ck.solve(
+        shop(slow_step), max_iterations=4, sampling=ck.Sampling(certificate_rollouts=500), cluster=cluster
+    )
     return [result.objective, *result.policy.pi.ravel(), *result.certificate.intervals.ravel()]
 
 

@@ -271,6 +271,24 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     *of(
+        "evaluation/gain_bounds.py",
+        "average_samples::test_the_bound_of_chains_by_hand "
+        "average_samples::test_the_bound_is_nearly_attained "
+        "average_samples::test_moves_that_rounding_hides_are_not_proved",
+        (
+            "float(steps.max()) + at_first",
+            "float(steps.mean()) + at_first",
+            "rollouts miss the mean time, not the longest",
+        ),
+        ("+ at_first)", "+ 0.0 * at_first)", "the way to one of several classes does not count"),
+        (
+            "if not np.array_equal(np.sort(label[marks]), classes):",
+            "if False:",
+            "parts that are hardly left are classes",
+        ),
+        ("marks = system.marks[visited[system.marks]]", "marks = system.marks", "what cannot be visited counts"),
+    ),
+    *of(
         "evaluation/gains.py",
         "average_models::test_gain_and_bias_by_every_solver "
         "average_models::test_a_state_that_is_seldom_visited_does_not_mark_the_cycles "
@@ -355,8 +373,8 @@ MUTANTS: list[Mutant] = [
         "criteria::test_intervals_cover_the_exact_values criteria::test_a_certain_cost_is_known_exactly",
         ("self.lows @ weights,", "0.0 * (self.lows @ weights),", "what quantities count from is forgotten"),
         (
-            "(self.highs - self.lows) @ weights, none",
-            "0.1 * (self.highs - self.lows) @ weights, none",
+            "(self.highs - self.lows) @ weights, np",
+            "0.1 * (self.highs - self.lows) @ weights, np",
             "a narrow range",
         ),
         ("table[some] = each[some]", "table[:] = each", "a limit on one stage counts all of them"),
@@ -365,6 +383,22 @@ MUTANTS: list[Mutant] = [
         "learners/response.py",
         "adaptive growing_sampled::test_predictions_are_those_of_the_exact_learner_on_the_empirical_model",
         ("table - self._over(self._sum(self._pi * table))", "table", "the Fisher matrix is not centred"),
+    ),
+    *of(
+        "run/recorder.py",
+        "growing_sampled::test_rollouts_give_a_table_with_the_visits_of_the_average",
+        ("shares[k] * pairs.over(self.visits[k])", "shares[k]", "visits do not weigh the average"),
+        ("np.arange(count) < count // 2, 0.0", "np.arange(count) < 0, 0.0", "the first policies are averaged, too"),
+    ),
+    *of(
+        "insight/optimum.py",
+        "optimum",
+        ("residual.min() / (1.0", "residual.mean() / (1.0", "only the mean residual is bounded"),
+        (
+            "low, high = np.where(refuted, middle, low)",
+            "low, high = np.where(refuted, high, low)",
+            "bets prove too much",
+        ),
     ),
     *of(
         "rules/growing_sampled.py",
@@ -603,7 +637,7 @@ MUTANTS: list[Mutant] = [
     *of(
         "evaluation/chain.py",
         "evaluation",
-        ("np.repeat(weights[taken], lengths)", "np.repeat(weights[taken] > 0.0, lengths)", "sparse chains forget π"),
+        ("np.repeat(weights[taken],", "np.repeat(weights[taken] > 0.0,", "sparse chains forget π"),
     ),
     *of(
         "evaluation/evaluate.py",
@@ -655,6 +689,13 @@ MUTANTS: list[Mutant] = [
         ),
         ("(quantities < self._ends[:, :1]) | ", "", "quantities below their bounds pass"),
         ("steps[alive] > t", "steps[alive] >= t", "rollouts take a step too many"),
+    ),
+    *of(
+        "simulators/simulator.py",
+        "average_samples::test_intervals_cover_the_average average_samples::test_every_part_of_the_interval_by_hand "
+        "average_samples::test_a_simulator_with_a_statement",
+        ("bias * (high - low)", "0.0 * (high - low)", "what rollouts miss of an average is forgotten"),
+        ("bias * (high - low)", "bias * np.ones_like(low)", "what rollouts miss forgets the range of a step"),
     ),
     *of(
         "simulators/known_model.py",
@@ -745,8 +786,8 @@ MUTANTS: list[Mutant] = [
         "exact",
         ("self.view.values + change", "self.view.values - change", "the outlook predicts the opposite"),
         (
-            "prices * self.scales[0] / self.scales[1:]",
-            "prices * self.scales[1:] / self.scales[0]",
+            "self._units, self._compiled = scales[0] / scales,",
+            "self._units, self._compiled = scales / scales[0],",
             "prices are in the wrong units",
         ),
         (
@@ -758,9 +799,13 @@ MUTANTS: list[Mutant] = [
     *of(
         "exact/master.py",
         "exact",
-        ("rows @ weights - relaxation", "rows @ weights", "a mixture within relaxed limits counts as outside"),
+        ("rows @ weights - self.relaxation", "rows @ weights", "a mixture within relaxed limits counts as outside"),
         ("-center, center - cap", "-center, -center - cap", "the level point may exceed the cap"),
-        ("np.maximum(-y[:m], 0.0)", "np.maximum(y[:m], 0.0)", "prices of the master have the wrong sign"),
+        (
+            "_netted(np.maximum(-y[:m], 0.0)",
+            "_netted(np.maximum(y[:m], 0.0)",
+            "prices of the master have the wrong sign",
+        ),
     ),
     *of(
         "exact/mdp.py",
@@ -1135,6 +1180,22 @@ MUTANTS: list[Mutant] = [
         ('"first": self.first, ', '"first": np.zeros_like(self.first), ', "checkpoints forget the first states"),
     ),
     *of(
+        "learners/estimators.py",
+        "average_samples::test_links_that_have_not_been_seen_yet average_samples::test_classes_that_are_never_left",
+        ("share * system.state_occupancy()", "system.state_occupancy()", "averages count discounted visits"),
+        ("self.drawn / (self.drawn + 1.0)", "0.5", "the discount that stands for an average does not vanish"),
+        ("pairs.uniform()))[0] > 1:", "pairs.uniform()))[0] > 99:", "links not seen yet are taken for missing"),
+    ),
+    *of(
+        "learners/sampled.py",
+        "average_samples::test_learned_policies_come_to_the_optimum",
+        (
+            '0.0 if simulator.criterion == "average" else simulator.gamma',
+            "simulator.gamma",
+            "a step of an average has no weight",
+        ),
+    ),
+    *of(
         "learners/plans.py",
         "estimators sampling::test_the_errors_that_theorem_3_allows_are_kept",
         (
@@ -1143,7 +1204,7 @@ MUTANTS: list[Mutant] = [
             "rollouts are a step too short",
         ),
         (
-            "np.append(0.0, (1.0 - simulator.gamma) * simulator.offsets)",
+            "np.append(0.0, simulator.step_weight * simulator.offsets)",
             "np.append(0.0, simulator.offsets)",
             "limits are not spread over the steps",
         ),
@@ -1292,7 +1353,7 @@ MUTANTS: list[Mutant] = [
         "sharded",
         ("table[wanted] += message", "table[wanted] = message", "visits from outside replace those from inside"),
         ("kernels.mix(self.values, weights, self.mix)", "pass", "a backup uses the values of another question"),
-        ("self._mass * _largest(backup)", "0.0", "the rounding of the start is forgotten", "it is far below the rest"),
+        ("self._mass * most", "0.0", "the rounding of the start is forgotten", "it is far below the rest"),
     ),
     *of(
         "cluster/actors.py",
@@ -1321,11 +1382,43 @@ MUTANTS: list[Mutant] = [
         "sharded/search.py",
         "sharded",
         ("if answer.bound > 0.0:", "if answer.bound > -1e9:", "anything refutes the limits"),
+        (
+            'self.upper, self.farkas_margin = float(state["upper"])',
+            "self.upper, self.farkas_margin = 0.0",
+            "a run that continues has another bound",
+        ),
+    ),
+    *of(
+        "sharded/krylov.py",
+        "sharded::test_slow_chains_are_evaluated_by_gmres_in_a_fraction_of_the_sweeps",
+        ("rest[:, c] = target - (matrix * take[:, c]).sum(axis=1)", "rest[:, c] = target", "GMRES stands still"),
+        ("np.sum([p.sums for p in found], axis=0)", "found[0].sums", "inner products see one block only"),
+    ),
+    *of(
+        "sharded/subspace.py",
+        "sharded::test_slow_chains_are_evaluated_by_gmres_in_a_fraction_of_the_sweeps",
+        ("self._receive(inbox, self._w)", "pass", "products forget the other blocks"),
+    ),
+    *of(
+        "sharded/folder.py",
+        "sharded",
+        ('"model": crew.model.fingerprint, **run', "**run", "a run continues from that of another model"),
+        ("write_json(self.path / HEAD, head)", "pass", "a checkpoint is never found"),
+    ),
+    *of(
+        "sharded/first_order.py",
+        "sharded",
+        ('self.learner.restore(saved["learner"])', "self.learner.begin()", "pmd-pd continues from the uniform policy"),
+    ),
+    *of(
+        "run/storage.py",
+        "sharded",
+        ("_save(result, folder / HEAD, name)", "pass", "a result in blocks has no description"),
     ),
     *of(
         "sharded/solve.py",
         "sharded",
-        ('saved["model"] != search.model.fingerprint or', "", "a run continues from that of another model"),
+        ("if not (search.stuck or resumed):", "if not search.stuck:", "a run that continues asks once too often"),
         ('search.restore(saved["search"])', "pass", "a run that continues forgets what was found"),
     ),
     *of(
@@ -1362,8 +1455,8 @@ MUTANTS: list[Mutant] = [
         ("share = delta / mean.size", "share = delta", "δ is not shared by the quantities"),
         ("(look * (look + 1) if until_decided else 1)", "1", "looks spend no δ"),
         ("(seed, JUDGING, look)", "(seed, JUDGING, 1)", "rollouts are drawn twice"),
-        ("least_sum + span + slack) + rest_high", "least_sum + span + slack)", "the upper end forgets the tail"),
-        ("least_sum - slack) + rest_low", "least_sum - slack)", "the lower end forgets the truncated tail"),
+        ("mean + width + rest_high", "mean + width", "the upper end forgets the tail"),
+        ("mean - width + rest_low", "mean - width", "the lower end forgets the truncated tail"),
         (" + 7.0 * span * log / (3.0 * (rollouts - 1))", "", "the width is right only for many rollouts"),
         ("0.0) / (n - 1)", "0.0) / n", "the variance is biased"),
         (
@@ -1384,6 +1477,16 @@ MUTANTS: list[Mutant] = [
         ),
         ("np.abs(simulator.units[stated])", "np.ones(stated.size)", "limits per step are judged by the sum"),
         ("SHARE_CUT_OFF / math.sqrt(rollouts)", "SHARE_CUT_OFF", "the horizon ignores the number of rollouts"),
+    ),
+    *of(
+        "certificates/rollouts.py",
+        "average_samples::test_every_part_of_the_interval_by_hand average_samples::test_more_rollouts_decide "
+        "average_samples::test_the_bias_of_a_mixture_is_the_mean "
+        "average_samples::test_the_length_suits_the_number_of_rollouts",
+        (' / (horizon if simulator.criterion == "average" else 1)', "", "an average is the sum"),
+        ("fresh if longer > steps else total + fresh", "total + fresh", "rollouts of different lengths are added up"),
+        ("mixture.weights @ np.array(bounds)", "np.min(bounds)", "a mixture is as fast as its fastest policy"),
+        ("max(1.0, self.bias) * 3.0", "3.0", "the length of rollouts ignores how soon a chain forgets"),
     ),
     *of(
         "certificates/episodes.py",

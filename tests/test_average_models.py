@@ -331,12 +331,8 @@ def test_what_is_refused():
     with pytest.raises(TypeError, match="average must be True or False, not 1"):
         ck.CMDP(P, cost=cost, average=1)
     cmdp = admission(5, 0.3, 0.4, 1.0)
-    with pytest.raises(ValueError, match="the sampled learner knows discounted models only"):
-        ck.solve(cmdp, sampling=ck.Sampling())
     with pytest.raises(ValueError, match=r"schedule='theory'.*knows discounted models only"):
         ck.solve(cmdp, "pmd-pd", schedule="theory", max_iterations=10)
-    with pytest.raises(ValueError, match="cannot prove a long-run average"):
-        ck.certify_by_simulation(cmdp, ck.TabularPolicy.uniform(6, 2))
 
 
 @pytest.mark.parametrize(("seed", "index"), [(2, 2), (2, 12), (6, 1)])

@@ -17,34 +17,15 @@ import pytest
 import cmdpkit as ck
 from cmdpkit.cluster import check_cluster, crew, in_order, pool, session, using
 from cmdpkit.envs import WithCosts, scattered
+from shop import shop, step
 
-HERE = Path(__file__).parent
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
 @pytest.fixture(scope="module")
 def workers():
     with ck.cluster.connect("local", workers=3, object_store=200 * 2**20):
         yield
-
-
-def step(stock, order, rng):
-    stock = np.minimum(stock + order, 9)
-    demand = rng.poisson(2.0, stock.size)
-    sold = np.minimum(stock, demand)
-    return stock - sold, np.stack([5.0 * sold - 2.0 * order - 0.1 * stock, np.minimum(demand - sold, 10)])
-
-
-def shop(function=step, block=4_000):
-    return ck.Simulator(
-        function,
-        lambda n, rng: np.zeros(n, dtype=int),
-        states=10,
-        actions=5,
-        gamma=0.9,
-        constraints=[ck.AtMost(None, 0.1, name="lost sales", per_step=True)],
-        bounds=[(-9.0, 45.0), (0.0, 10.0)],
-        block=block,
-    )
 
 
 def same_runs(one, other):
@@ -427,8 +408,8 @@ def test_members_of_a_crew_that_die_start_again(workers):
 
 PROGRAM = """
 import sys, time, numpy as np, cmdpkit as ck
-sys.path.insert(0, {here!r})
-from test_cluster import shop, step
+sys.path.insert(0, {benchmarks!r})
+from shop import shop, step
 
 def slow(states, actions, rng):
     time.sleep(0.002)
@@ -462,7 +443,7 @@ def program(tmp_path):
     place = tmp_path / "t"
     place.mkdir()
     file = tmp_path / "program.py"
-    file.write_text(PROGRAM.format(here=str(HERE)))
+    file.write_text(PROGRAM.format(benchmarks=str(BENCHMARKS)))
 
     def start(iterations):
         command = [sys.executable, str(file), str(iterations), str(tmp_path / "run.npz")]

@@ -203,7 +203,7 @@ def shop():
 
 SHOP = shop()
 WALKS = {
-    "solve(cmdp)": lambda: ck.solve(ck.problems.garnet(states=30, constraints=2)),
+    "solve(cmdp)": lambda: ck.solve(ck.problems.garnet(states=250, constraints=2)),
     'solve(cmdp, "pmd-pd")': lambda: ck.solve(ck.problems.paper(), "pmd-pd"),
     "solve(simulator)": lambda: ck.solve(SHOP, max_iterations=1),
     "train(env)": lambda: ck.train(

@@ -1,21 +1,30 @@
 """Sharded models: the same answers as the assembled model, whatever the blocks; bad blocks named; files."""
 
 import json
+import shutil
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from click.testing import CliRunner
 
 import cmdpkit as ck
+import cmdpkit.files
+from cmdpkit.cli.main import cli
 from cmdpkit.evaluation.backup import bellman
 from cmdpkit.evaluation.bounds import bound_from_backup, macqueen_bound
 from cmdpkit.run.budget import Budget
+from cmdpkit.sharded import krylov
+from cmdpkit.sharded import oracle as oracle_module
 from cmdpkit.sharded.crew import Crew
+from cmdpkit.sharded.folder import Folder
 from cmdpkit.sharded.oracle import Oracle
 from cmdpkit.sharded.shard import Shard
 from cmdpkit.sharded.solve import Columns
+from cmdpkit.sharded.subspace import SubspaceShard
 
 
 def garnet(constraints=2, states=300, seed=3, gamma=0.9):
@@ -114,7 +123,7 @@ def test_the_bound_of_a_backup_is_that_of_the_assembled_model():
     cost = weights[0] * cmdp.costs[0] + weights[1] * cmdp.costs[1] + weights[2] * cmdp.costs[2]
     here = bellman(cmdp, cost, mix, np.zeros(500, dtype=np.int32))
     assert (backup.low, backup.high, backup.moved) == (here.lowest, here.highest, here.moved)
-    np.testing.assert_array_equal(np.concatenate([s._backup for s in shards(crew)]), here.values)
+    np.testing.assert_array_equal(np.concatenate([s._backup[: s.states] for s in shards(crew)]), here.values)
     mine = macqueen_bound(cmdp, weights, mix)
     assert mine - 1e-11 * abs(mine) <= backup.bound <= mine + 1e-12 * abs(mine)
     assert bound_from_backup(cmdp, weights, mix, here) == pytest.approx(mine, abs=1e-12)
@@ -162,6 +171,58 @@ def test_visits_are_those_of_the_assembled_model():
     np.testing.assert_allclose(visits, exact, atol=1e-10)
 
 
+def crew_of_queues(gamma, capacity=19):
+    cmdp = ck.problems.two_queues(capacity=capacity, gamma=gamma)
+    crew = Crew.in_process(ck.ShardedCMDP.split(cmdp, [0, 150, 220]))
+    crew.each("spread", "uniform")
+    return cmdp, crew
+
+
+def test_slow_chains_are_evaluated_by_gmres_in_a_fraction_of_the_sweeps(monkeypatch):
+    """Queues with γ = 0.999 mix slowly. The values are those of a direct solver, within the proved errors."""
+    cmdp, crew = crew_of_queues(0.999)
+    exact = ck.evaluate(cmdp, cmdp.pairs.uniform())
+    truth = np.array([cmdp.sense * exact.objective, *exact.constraint_values])
+    allowed = 1e-7 * np.abs(truth)
+    used = {}
+    for slow in (krylov.SLOW, 10**9):
+        monkeypatch.setattr(oracle_module, "SLOW", slow)
+        crew.each("reset")
+        crew.connect()
+        crew.each("spread", "uniform")
+        oracle = Oracle(crew, np.zeros(truth.size))
+        values, errors = oracle.prove("uniform", allowed)
+        assert (abs(values - truth) <= errors).all()
+        assert (errors <= 1.01 * allowed).all()
+        sweeps = oracle.sweeps
+        oracle.visits("uniform", 1e-8)
+        visits = np.concatenate([shard.visits for shard in shards(crew)])
+        np.testing.assert_allclose(visits, exact.occupancy.sum(axis=1) / (1.0 - cmdp.gamma), atol=1e-5)
+        used[slow] = np.array([sweeps, oracle.sweeps - sweeps])
+    assert (3 * used[krylov.SLOW] < used[10**9]).all()
+
+
+def test_gmres_that_does_not_help_is_given_up(monkeypatch):
+    """A product that fails spoils nothing: the sweeps go on from where they were."""
+    cmdp, crew = crew_of_queues(0.99, capacity=14)
+    exact = ck.evaluate(cmdp, cmdp.pairs.uniform())
+    product = SubspaceShard.value_product
+
+    def spoilt(self, inbox, form):
+        numbers, messages = product(self, inbox, form)
+        return numbers._replace(sums=np.full_like(numbers.sums, np.nan)), messages
+
+    monkeypatch.setattr(SubspaceShard, "value_product", spoilt)
+    values, errors = Oracle(crew, np.zeros(3)).prove("uniform", 1e-6 * np.ones(3))
+    assert (errors < 1.1e-6).all()
+    assert abs(values[0] - cmdp.sense * exact.objective) <= errors[0]
+
+
+def test_queues_that_mix_slowly_have_the_certified_optimum():
+    cmdp = ck.problems.two_queues(capacity=12, gamma=0.995)
+    agrees(ck.solve(ck.ShardedCMDP.split(cmdp, [0, 60, 110]), tol=1e-5), cmdp, 1e-5)
+
+
 def test_a_lattice_exchanges_only_its_boundary():
     """A block of whole rows needs the row before and the row after it, and nothing else."""
     cmdp = ck.problems.two_queues(capacity=9, gamma=0.9)
@@ -171,7 +232,7 @@ def test_a_lattice_exchanges_only_its_boundary():
     before = crew.each("traffic")
     crew.fetch(crew.submit("announce", send=True))
     after = crew.each("traffic")
-    assert [b[0] - a[0] for a, b in zip(before, after, strict=True)] == [240, 480, 240]  # 10 states, 3 values
+    assert [b.sent - a.sent for a, b in zip(before, after, strict=True)] == [240, 480, 240]  # 10 states, 3 values
 
 
 def test_the_number_of_blocks_is_all_that_the_numbers_depend_on():
@@ -238,19 +299,156 @@ def test_a_run_continues_from_its_folder_to_the_same_numbers(tmp_path):
     part = ck.solve(model, tol=1e-6, max_iterations=4, checkpoint=tmp_path)
     assert part.status is ck.Status.ITERATION_LIMIT
     assert np.isfinite(part.certificate.bound)
-    (tmp_path / "values-000009-00001.npz").write_bytes(b"half")  # of a question that was not finished
+    (tmp_path / "state-000009-00001.npz").write_bytes(b"half")  # of a question that was not finished
     whole = ck.solve(model, tol=1e-6, checkpoint=tmp_path)
     assert whole.iterations == straight.iterations
     assert whole.objective == straight.objective
     assert whole.certificate.bound == straight.certificate.bound
     np.testing.assert_array_equal(assembled(whole.policy), assembled(straight.policy))
     np.testing.assert_array_equal(whole.history.bound, straight.history.bound)
-    with pytest.raises(ValueError, match="another model or tolerance"):
+    with pytest.raises(ValueError, match="another run: its model"):
         ck.solve(ck.ShardedCMDP.split(garnet(2, seed=4), 3), tol=1e-6, checkpoint=tmp_path)
-    state = json.loads((tmp_path / "search.json").read_text())
+    state = json.loads((tmp_path / "run.json").read_text())
     (tmp_path / f"{state['name']}-00001.npz").unlink()
     with pytest.raises(ValueError, match="00001"):
         ck.solve(model, tol=1e-6, checkpoint=tmp_path)
+
+
+def checkpoints_of(monkeypatch, folder, solve):
+    """Solve, and keep a copy of every state that the run leaves in its folder."""
+    copies, save = [], Folder.save
+
+    def kept(self, *args, **given):
+        save(self, *args, **given)
+        copies.append(folder.with_name(f"copy-{len(copies)}"))
+        shutil.copytree(folder, copies[-1])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "save", kept)
+        patch.setattr(Folder, "is_due", True)
+        return solve(folder), copies
+
+
+def infeasible():
+    cmdp = garnet(2, states=60, seed=1)
+    return cmdp.with_limits({"cost 1": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("make", "method"),
+    [
+        (lambda: garnet(2, states=60), "auto"),
+        (masked, "auto"),
+        (infeasible, "auto"),
+        (lambda: garnet(1, states=60), "pmd-pd"),
+        (lambda: ck.problems.two_queues(capacity=5, gamma=0.9), "pmd-pd"),
+        (infeasible, "pmd-pd"),
+    ],
+)
+def test_every_checkpoint_leads_to_the_same_numbers(monkeypatch, tmp_path, make, method):
+    """A driver can be lost after any of them: all that follows is in the files."""
+    model = ck.ShardedCMDP.split(make(), 3)
+    solve = partial(ck.solve, model, method, tol=1e-4)
+    straight, copies = checkpoints_of(monkeypatch, tmp_path / "run", lambda folder: solve(checkpoint=folder))
+    assert len(copies) >= 2
+    for folder in {*copies[:: 1 + len(copies) // 8], *copies[-2:]}:
+        again = solve(checkpoint=folder, resume=True)
+        assert again.status is straight.status
+        assert repr(again.certificate) == repr(straight.certificate)
+        for name in straight.history.columns:
+            if name != "time":
+                np.testing.assert_array_equal(again.history[name], straight.history[name])
+        np.testing.assert_array_equal(assembled(again.policy), assembled(straight.policy))
+
+
+def test_a_run_is_resumed_only_where_there_is_one(tmp_path):
+    model = ck.ShardedCMDP.split(garnet(1, states=60), 2)
+    with pytest.raises(FileNotFoundError, match="no run in"):
+        ck.solve(model, checkpoint=tmp_path / "new", resume=True)
+    part = ck.solve(model, "pmd-pd", max_iterations=3, checkpoint=tmp_path)
+    assert part.iterations == 3
+    with pytest.raises(FileExistsError, match="already holds a run"):
+        ck.solve(model, "pmd-pd", checkpoint=tmp_path, resume=False)
+    with pytest.raises(ValueError, match="another run: its rule"):
+        ck.solve(model, "pmd-pd", checkpoint=tmp_path, growth=2.0)
+    with pytest.raises(ValueError, match="another run: its method"):
+        ck.solve(model, checkpoint=tmp_path)
+    head = json.loads((tmp_path / "run.json").read_text())
+    del head["content"]["rule"]["step"]
+    (tmp_path / "run.json").write_text(json.dumps(head))
+    with pytest.raises(ValueError, match=r"not a checkpoint .*rule_step"):
+        ck.solve(model, "pmd-pd", checkpoint=tmp_path)
+
+
+def test_pmd_pd_starts_from_multipliers_and_takes_its_rule():
+    cmdp = garnet(1, states=60)
+    model = ck.ShardedCMDP.split(cmdp, 2)
+    given = {"initial_multipliers": [0.7], "growth": 2.0, "max_iterations": 4}
+    here, there = (ck.solve(m, "pmd-pd", tol=1e-7, **given) for m in (cmdp, model))
+    np.testing.assert_allclose(there.history.multipliers, here.history.multipliers, rtol=1e-2)
+    rule = ck.solve(model, ck.rules.GrowingPMDPD(growth=2.0), tol=1e-7, max_iterations=4, initial_multipliers=[0.7])
+    np.testing.assert_array_equal(rule.history.multipliers, there.history.multipliers)
+
+
+def same_results(one, other):
+    assert one.to_dict() == other.to_dict()
+    assert repr(one.certificate) == repr(other.certificate)
+    for name in one.history.columns:
+        np.testing.assert_array_equal(one.history[name], other.history[name])
+    np.testing.assert_array_equal(assembled(one.policy), assembled(other.policy))
+
+
+def test_results_are_saved_in_blocks(tmp_path):
+    """Loaded they are the same; a folder that holds one result takes the next, and keeps the first until then."""
+    model = ck.ShardedCMDP.split(masked(), 3)
+    one, other = (ck.solve(model, tol=tol) for tol in (1e-3, 1e-5))
+    folder = tmp_path / "result"
+    one.save(folder)
+    same_results(ck.Result.load(folder), one)
+    loaded = ck.Result.load(folder)
+    loaded.save(folder)  # to where it is
+    same_results(ck.Result.load(folder), one)
+    other.save(folder)
+    same_results(ck.Result.load(folder), other)
+    assert len(list(folder.iterdir())) == 2
+    copy = ck.Result.load(folder)
+    copy.save(tmp_path / "copy")
+    same_results(ck.Result.load(tmp_path / "copy"), other)
+    one.save(tmp_path / "summary.json")
+    shown = CliRunner().invoke(cli, ["show", str(folder), "--json"])
+    assert json.loads(shown.output)["policy"] == {"states": 60, "actions": 4, "blocks": 3, "weights": [1.0]}
+    with pytest.raises(ValueError, match=r"a folder; give .* without \.npz"):
+        one.save(tmp_path / "result.npz")
+    with pytest.raises(ValueError, match="is in blocks"):
+        one.to_dict(policy=True)
+    model.save(tmp_path / "model")
+    with pytest.raises(ValueError, match="holds a sharded model"):
+        one.save(tmp_path / "model")
+
+
+def test_a_result_is_saved_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
+    model = ck.ShardedCMDP.split(masked(), 3)
+    one, other = (ck.solve(model, tol=tol) for tol in (1e-3, 1e-5))
+    one.save(tmp_path / "result")
+    write, left = cmdpkit.files.write_whole, [0]
+
+    def fails(path, how):
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError("no space left on device")
+        write(path, how)
+
+    for allowed in range(5):  # three blocks, the description of the policy, the result itself
+        left[0] = allowed
+        with monkeypatch.context() as patch:
+            patch.setattr(cmdpkit.files, "write_whole", fails)
+            with pytest.raises(OSError, match="no space"):
+                other.save(tmp_path / "result")
+        same_results(ck.Result.load(tmp_path / "result"), one)
+    policy = ck.Result.load(tmp_path / "result").policy
+    (policy.folder / policy.files[1]).unlink()
+    with pytest.raises(ValueError, match="not complete: policy-0-00001"):
+        ck.Result.load(tmp_path / "result")
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------
@@ -350,10 +548,14 @@ def test_models_that_are_not_supported_are_refused(settings, message):
         ({"deterministic": True}, "deterministic is not for"),
         ({"step": 1.0}, "unknown option 'step'"),
         ({"workers": 2}, 'give cluster="local"'),
-        ({"method": "pmd-pd", "checkpoint": "x"}, "keeps no checkpoint"),
-        ({"method": "pmd-pd", "step": 1.0}, "unknown option 'step'"),
+        ({"method": "pmd-pd", "step": 1.0}, "growing steps .*leave out 'step'"),
+        ({"method": "pmd-pd", "steps": "fixed"}, "growing steps .*leave out steps='fixed'"),
+        ({"method": "pmd-pd", "inner_steps": 2}, "leave out 'inner_steps'"),
+        ({"method": "pmd-pd", "growth": 0.5}, "growth must be"),
+        ({"method": "pmd-pd", "initial_multipliers": [-1.0]}, "initial_multipliers"),
+        ({"method": ck.rules.PMDPD()}, "does not know sharded models"),
         ({"tol": 0.0}, "tol must be positive"),
-        ({"resume": True}, "checkpoint folder"),
+        ({"resume": True}, "resume needs checkpoint, the folder"),
     ],
 )
 def test_arguments_that_are_not_supported_are_refused(settings, message):

@@ -135,19 +135,20 @@ def test_every_method_reaches_the_optimum_from_a_start(seed, method):
 
 def test_an_optimum_starts_from_itself_with_one_question():
     cmdp = ck.problems.paper()
-    first = ck.solve(cmdp)
+    first = ck.solve(cmdp, "columns")
     assert first.iterations > 1
-    assert ck.solve(cmdp, start=first).iterations == 1
-    assert ck.solve(cmdp, start=first).objective == pytest.approx(first.objective, abs=1e-9)
+    assert ck.solve(cmdp, "columns", start=first).iterations == 1
+    assert ck.solve(cmdp, "columns", start=first).objective == pytest.approx(first.objective, abs=1e-9)
 
 
 def test_old_columns_are_not_evaluated_again_for_new_limits(monkeypatch):
     cmdp = random_model(5, constraints=3, states=24)
-    first = ck.solve(cmdp)
+    first = ck.solve(cmdp, "columns")
     monkeypatch.setattr("cmdpkit.exact.columns.ColumnSearch.evaluate", None)
-    assert ck.solve(cmdp.with_limits(c0=cmdp.limits[0] + cmdp.signs[0]), start=first).status is ck.Status.OPTIMAL
+    looser = cmdp.with_limits(c0=cmdp.limits[0] + cmdp.signs[0])
+    assert ck.solve(looser, "columns", start=first).status is ck.Status.OPTIMAL
     with pytest.raises(TypeError):  # another objective needs them evaluated again
-        ck.solve(cmdp.with_objective(cost=cmdp.objective**2), start=first)
+        ck.solve(cmdp.with_objective(cost=cmdp.objective**2), "columns", start=first)
 
 
 def test_columns_keep_their_values_only_where_the_chains_are_the_same():

@@ -55,9 +55,9 @@ def test_the_objective_stays_that_of_the_lp():
 
 def test_a_garnet_on_which_the_columns_alone_randomise_more(monkeypatch):
     cmdp = ck.problems.garnet(states=20, actions=5, constraints=2, seed=0)
-    few = ck.solve(cmdp)
+    few = ck.solve(cmdp, "columns")
     monkeypatch.setattr("cmdpkit.exact.columns.least_randomised", lambda *_: None)
-    many = ck.solve(cmdp)
+    many = ck.solve(cmdp, "columns")
     assert randomised(many.policy) > 2
     assert randomised(few.policy) == 2
     assert few.objective == pytest.approx(many.objective, rel=1e-9)
@@ -114,7 +114,7 @@ def test_what_is_worse_is_not_taken(monkeypatch):
     cmdp = ck.problems.garnet(states=20, actions=5, constraints=2, seed=0)
     bad = ck.TabularPolicy.uniform(20, 5)
     monkeypatch.setattr("cmdpkit.exact.columns.least_randomised", lambda *_: bad)
-    result = ck.solve(cmdp)
+    result = ck.solve(cmdp, "columns")
     assert result.status is ck.Status.OPTIMAL
     assert 2 < randomised(result.policy) < 20
 
@@ -127,10 +127,11 @@ def test_small_costs_are_kept_as_exact(monkeypatch):
         P.reshape(20, 5, 20), reward=cmdp.objective * 1e-7, gamma=cmdp.gamma, initial=cmdp.initial,
         constraints=[type(c)(c.values * 1e-7, c.limit * 1e-7, c.name, c.per_step) for c in cmdp.rows],
     )  # fmt: skip
-    assert ck.solve(tiny).objective == pytest.approx(1e-7 * ck.solve(cmdp).objective, rel=1e-6)
+    for method in ("auto", "columns"):
+        assert ck.solve(tiny, method).objective == pytest.approx(1e-7 * ck.solve(cmdp).objective, rel=1e-6)
     bad = ck.TabularPolicy.uniform(20, 5)
     monkeypatch.setattr("cmdpkit.exact.columns.least_randomised", lambda *_: bad)
-    assert 2 < randomised(ck.solve(tiny).policy) < 20
+    assert 2 < randomised(ck.solve(tiny, "columns").policy) < 20
 
 
 def test_unvisited_states_are_deterministic():

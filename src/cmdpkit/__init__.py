@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from cmdpkit.model import Equal as Equal
     from cmdpkit.model import ShardedCMDP as ShardedCMDP
     from cmdpkit.policy import MixturePolicy as MixturePolicy
+    from cmdpkit.policy import ShardedPolicy as ShardedPolicy
     from cmdpkit.policy import StagedPolicy as StagedPolicy
     from cmdpkit.policy import TabularPolicy as TabularPolicy
     from cmdpkit.run.history import History as History
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
     from cmdpkit.run.result import TrainingResult as TrainingResult
     from cmdpkit.run.status import Status as Status
     from cmdpkit.settings import Sampling as Sampling
-    from cmdpkit.sharded.policy import ShardedPolicy as ShardedPolicy
     from cmdpkit.simulators import Simulator as Simulator
     from cmdpkit.simulators.gymnasium import from_gymnasium as from_gymnasium
     from cmdpkit.solver import solve as solve
@@ -84,7 +84,7 @@ _HOME = {
     "Block": "model",
     "CMDP": "model",
     "ShardedCMDP": "model",
-    "ShardedPolicy": "sharded.policy",
+    "ShardedPolicy": "policy",
     "SimulatedBound": "insight.optimum",
     "SimulationCertificate": "certificates.rollouts",
     "Simulator": "simulators",

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -35,6 +36,12 @@ def write_whole(path: PathLike, write: Callable[[IO[bytes]], object]) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def copy_whole(source: PathLike, path: PathLike) -> None:
+    """Copy a file: a reader of `path` never sees a part of it."""
+    with open(source, "rb") as file:
+        write_whole(path, lambda target: shutil.copyfileobj(file, target))
 
 
 def check_folder(path: PathLike) -> None:

@@ -133,12 +133,15 @@ class Sampling:
         estimator: "truncated", Algorithm 2 itself: discounted sums of N steps; "geometric", as in Figure 3: sums of a
             Geometric(1 − γ) number of steps, undiscounted and unbiased; or "pooled", not in the paper: all transitions
             drawn so far form an empirical model, each step adds `rollouts` transitions per pair, and the values solve
-            the model's equations. That takes far fewer transitions, and memory to keep them.
+            the model's equations. That takes far fewer transitions, and memory to keep them. Long-run averages need
+            it, and it is the default of a simulator with `average=True`.
         schedule: "theory" sets the macro steps and all of the above as in Theorem 3 (pmd-pd and "truncated" only);
             "paper" does so with the α that the paper prints, which is too small for small γ (docs/theory.md).
         epsilon, confidence: parameters of the theorem: gap and violation are at most epsilon with this confidence.
         slater: the theorem's ξ, the margin by which all limits can be met; computed when a `CMDP` is given.
         certificate_rollouts: fresh rollouts for the certificates of a simulator's result.
+        mixing: for the certificates of a simulator with `average=True`, as in `certify_by_simulation`: from every state
+            that a policy can reach it comes to one common state within so many steps on average.
 
     Example:
         >>> import cmdpkit as ck
@@ -157,6 +160,9 @@ class Sampling:
     confidence: float = option(0.95, CONFIDENCE, "Confidence of Theorem 3 and of the certificates.")
     slater: float | None = option(None, POSITIVE, "Theorem 3: margin by which all limits can be met.")
     certificate_rollouts: int = option(10_000, SEVERAL, "Fresh rollouts for the certificates of a simulator's result.")
+    mixing: float | None = option(
+        None, NONNEGATIVE, "Certificates of a simulator's averages: steps to a common state, on average, at most."
+    )
 
     def __post_init__(self) -> None:
         from cmdpkit.options import options_of

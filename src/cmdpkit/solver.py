@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cmdpkit.certificates.rollouts import averaging
 from cmdpkit.checks import check_count, check_nonnegative, digest
 from cmdpkit.cluster import check_cluster, using
 from cmdpkit.evaluation.patience import hurrying
@@ -60,16 +61,11 @@ GROWING_ITERATIONS = 300
 SAMPLED_ITERATIONS = 300
 """Defaults of max_iterations for first-order methods, with exact values and with samples."""
 
-BLOCK_ARGUMENTS = (
-    "method, tol, max_iterations, time_limit, progress, callback, checkpoint, cluster and workers; its result uses no "
-    "random numbers"
-)
-
 GENERAL = " (besides tol, max_iterations, time_limit, seed, progress, callback, checkpoint, resume, start, cluster)"
 
 
 def solve(
-    model: CMDP | Simulator,
+    model: CMDP | Simulator | ShardedCMDP,
     method: str | Rule = "auto",
     tol: float = 1e-6,
     max_iterations: int | None = None,
@@ -98,18 +94,20 @@ def solve(
         max_iterations: macro steps of a first-order method (default 10,000; 300 with growing steps or samples), or
             oracle calls of "auto" and "columns". Where 300 growing steps by default prove nothing, "columns" continues
             from there; where so many were asked for, the best policy so far is returned.
-        time_limit: seconds.
+        time_limit: seconds. After that the best policy so far is evaluated and certified: about a second for 100,000
+            states, and more for more.
         seed: seed of all random numbers; exact methods use none.
         progress: show a progress bar.
         callback: called after every iteration with a `Snapshot` (iteration, objective, violation, bound, multipliers,
             time, samples, constraint_values); the run stops when it returns True.
         sampling: learn from samples only, as is always the case for a `Simulator`. "auto" then means "pmd-pd".
-            `result.policy` is the last iterate and `result.average_policy` the mixture of all iterates (with growing
-            steps that of the second half, weighted by the steps), both with certificates: exact for a `CMDP`,
-            statistical for a `Simulator`. `tol` is not used.
+            `result.average_policy` is the mixture of all iterates (with growing steps that of the second half, weighted
+            by the steps); `result.policy` is the last iterate, or with growing steps and fresh rollouts a table with
+            the visits of that mixture. Both have certificates: exact for a `CMDP`, statistical for a `Simulator`. `tol`
+            is not used.
         budget: maximum number of transitions drawn for learning.
-        checkpoint: a file to which a first-order run writes its state. If the file holds a state of the same run, the
-            run continues from it, to the same result bit for bit.
+        checkpoint: a file to which a first-order run writes its state, or a folder for a `ShardedCMDP`. If it holds a
+            state of the same run, the run continues from it, to the same result bit for bit.
         resume: True requires a state to continue from, False requires that there is none; None continues if there is
             one.
         start: the result of an earlier call, for a model of the same size, as after `cmdp.with_limits(...)` or
@@ -137,11 +135,9 @@ def solve(
     """
     _check_call(model, tol, max_iterations, time_limit, seed, callback)
     if isinstance(model, ShardedCMDP):
-        given = {"sampling": sampling, "budget": budget, "start": start, "deterministic": deterministic or None}
-        _refuse_for_blocks(given, resume)
-        return _solve_blocks(
-            model, method, tol, max_iterations, time_limit, progress, callback, checkpoint, cluster, options
-        )
+        others = {"sampling": sampling, "budget": budget, "start": start, "deterministic": deterministic or None}
+        options |= {"checkpoint": checkpoint, "resume": resume, "cluster": check_cluster(cluster)}
+        return _solve_blocks(model, method, tol, max_iterations, time_limit, progress, callback, others, options)
     if isinstance(model, CMDP) and model.lowering is not None:
         _check_lowered_sampling(model, sampling)
         if options.get("initial_policy") is not None:
@@ -167,7 +163,7 @@ def solve(
     if deterministic is not False:
         _check_deterministic(model, deterministic, method, sampling, options)
     if isinstance(model, Simulator) and sampling is None:
-        sampling = Sampling()
+        sampling = Sampling(estimator="pooled" if model.criterion == "average" else "truncated")
     if check_cluster(cluster) is not None and sampling is None:
         raise ValueError(
             "cluster= is for learning from samples; exact methods run in this process. Learn from samples with "
@@ -223,7 +219,7 @@ def solve(
                 outcome = with_exact_arithmetic(model, outcome, tol, allowed)
             if outcome.certificate.infeasibility is not None:
                 outcome = with_least_violation(model, outcome, allowed)
-    result = _result(model, name, with_classes(model, outcome, choice is not None), allowed.elapsed)
+    result = with_classes(model, outcome, choice is not None).result(model, name, allowed.elapsed)
     LOG.info(
         "%s after %d iterations and %.3g s: objective %.9g, gap %.1e, violation %.1e",
         *(result.status.value, result.iterations, result.time),
@@ -376,29 +372,6 @@ def _run(
     return with_others_behind(cmdp, outcome, tol, budget) if method == "auto" else outcome
 
 
-def _result(cmdp: CMDP, method: str, outcome: Outcome, time: float) -> Result:
-    certificate, bound = outcome.certificate, outcome.deterministic_bound
-    return Result(
-        status=outcome.status,
-        policy=outcome.policy,
-        objective=certificate.objective,
-        constraint_values=certificate.constraint_values,
-        violations=certificate.violations,
-        multipliers=certificate.multipliers,
-        certificate=certificate,
-        history=outcome.history,
-        iterations=outcome.iterations,
-        time=time,
-        method=method,
-        message=" ".join(part for part in (outcome.message or outcome.status.advice, outcome.note) if part),
-        model=cmdp,
-        last_policy=outcome.last_policy,
-        average_policy=outcome.average_policy,
-        deterministic_bound=None if bound is None else cmdp.user_objective(bound),
-        memory=outcome.memory,
-    )
-
-
 def _raised(cmdp: CMDP, result: Result) -> Result:
     """The result of the discounted model with the same values, as one of the model itself."""
     policies = ("policy", "last_policy", "average_policy")
@@ -409,15 +382,6 @@ def _raised(cmdp: CMDP, result: Result) -> Result:
 # -- models in blocks ------------------------------------------------------------------------------------------------
 
 
-def _refuse_for_blocks(given: dict[str, Any], resume: Any) -> None:
-    """What is not for sharded models."""
-    if resume is not None:
-        raise ValueError("a sharded model continues from its checkpoint folder if there is a state in it; no resume")
-    wrong = [name for name, value in given.items() if value is not None]
-    if wrong:
-        raise ValueError(f"{wrong[0]} is not for a ShardedCMDP, which takes {BLOCK_ARGUMENTS}")
-
-
 def _solve_blocks(
     model: ShardedCMDP,
     method: Any,
@@ -426,20 +390,19 @@ def _solve_blocks(
     time_limit: float | None,
     progress: bool,
     callback: Callback | None,
-    checkpoint: Any,
-    cluster: Any,
+    others: dict[str, Any],
     options: dict[str, Any],
 ) -> Result:
-    from cmdpkit.sharded.facade import solve_sharded
+    from cmdpkit.sharded.facade import ARGUMENTS, solve_sharded
 
-    unknown = [name for name in options if name != "workers"]
-    if unknown:
-        raise ValueError(f"unknown option {unknown[0]!r} for a ShardedCMDP, which takes {BLOCK_ARGUMENTS}")
+    wrong = [name for name, value in others.items() if value is not None]
+    if wrong:
+        raise ValueError(f"{wrong[0]} is not for a ShardedCMDP, which takes {ARGUMENTS}")
     LOG.info("solving %r in %d blocks, tol=%g", model, model.blocks, tol)
     with _progress_bar(progress, str(method), max_iterations, callback) as watch:
         allowed = Budget(max_iterations, time_limit, watch)
         with allowed.catching_ctrl_c(), hurrying(allowed.exhausted):
-            return solve_sharded(model, method, tol, allowed, cluster, checkpoint, **options)
+            return solve_sharded(model, method, tol, allowed, **options)
 
 
 # -- learning from samples -------------------------------------------------------------------------------------------
@@ -460,9 +423,7 @@ def _solve_by_samples(
     cluster: str | None,
     options: dict[str, Any],
 ) -> Result:
-    """Learn from samples, then certify last iterate and mixture: with the model if there is one, or by rollouts."""
-    if isinstance(model, CMDP):
-        refuse_averages(model, "the sampled learner")
+    """Learn from samples, then certify policy and mixture: with the model if there is one, or by rollouts."""
     choice = _sampled_choice(model, method, sampling, options)
     if transitions is not None:
         check_count(transitions, "budget", least=0)
@@ -496,6 +457,7 @@ def _sampled_choice(model: CMDP | Simulator, method: Any, sampling: Any, options
         raise ValueError(f"method {method!r} needs a model; from samples learn {', '.join(names('sampled'))}")
     if options.get("schedule") is not None:
         raise ValueError("with samples the schedule is set by Sampling(schedule='theory', epsilon=...)")
+    _check_averages(model, sampling)
     choice = choose(method, options, "sampled", TabularSettings, model.num_constraints, GENERAL)
     if sampling.schedule:
         if choice.name != "pmd-pd":
@@ -503,6 +465,23 @@ def _sampled_choice(model: CMDP | Simulator, method: Any, sampling: Any, options
         if choice.given:
             raise ValueError(f"Theorem 3 sets {next(iter(choice.given))!r} itself or fixes it; leave it out")
     return with_start(choice, model)
+
+
+def _check_averages(model: CMDP | Simulator, sampling: Sampling) -> None:
+    """Settings of the sampled learner that mean something for some criteria only."""
+    if model.criterion != "average":
+        if sampling.mixing is not None:
+            raise ValueError(f"mixing is for long-run averages; the criterion here is the {model.value_name}")
+        return
+    if sampling.schedule:
+        refuse_averages(model, f"schedule={sampling.schedule!r}, with the constants of the paper's theorems,")
+    if sampling.estimator != "pooled":
+        raise ValueError(
+            f"estimator={sampling.estimator!r} adds up discounted rollouts, and no rollout is long enough for a "
+            'long-run average; learn it with Sampling(estimator="pooled")'
+        )
+    if isinstance(model, Simulator) and sampling.mixing is not None:  # what is learned must not be lost
+        averaging(model, sampling.mixing, sampling.confidence, sampling.certificate_rollouts)
 
 
 @contextlib.contextmanager

@@ -9,18 +9,23 @@ The m + 1 quantities share δ equally. What is cut off after N steps lies betwee
 and is part of the interval. Rollouts over a finite horizon end after T steps: nothing is cut off, and R is the sum of
 the ranges of all stages. When rollouts are added until every limit is decided, look number k spends
 δ/(k (k + 1)), so that the intervals hold at all looks together.
+
+The mean over T steps differs from a long-run average by at most B/T times the range of a step, where B bounds the
+expected number of steps to some state that all others lead to (docs/theory.md). That is part of the interval too. B
+is proved where the model is known; of a simulator the user states it. T grows in proportion to n.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from cmdpkit.checks import Array, check_confidence, check_count
+from cmdpkit.checks import Array, check_confidence, check_count, check_nonnegative
 from cmdpkit.cluster import check_cluster, in_order, using
+from cmdpkit.evaluation.gain_bounds import bias_bound
 from cmdpkit.model import CMDP
 from cmdpkit.policy import MixturePolicy, as_any_policy, lowered_policy
 from cmdpkit.simulators import JUDGING, Returns, Simulator, as_simulator, stream
@@ -30,6 +35,12 @@ ROUNDING = 1e-14
 
 SHARE_CUT_OFF = 0.1
 """By default the horizon is so long that what is cut off is below this part of the statistical error at its best."""
+
+MOST_TRANSITIONS = 10**12
+"""A certificate of an average that needs more is not begun: compiled rollouts take hours for so many."""
+
+COMMON_STATE = "from every state that the policy can reach it comes to one common state within {} steps on average"
+"""What is stated of a long-run average where the model is not known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +102,7 @@ def certify_by_simulation(
     max_rollouts: int = 10_000_000,
     seed: int = 0,
     cluster: str | None = None,
+    mixing: float | None = None,
 ) -> SimulationCertificate:
     """Prove by simulation what a policy earns and whether it keeps the limits.
 
@@ -101,12 +113,16 @@ def certify_by_simulation(
         confidence: all intervals hold together with at least this probability.
         rollouts: how many; the first look when `until_decided`.
         horizon: steps of each; by default enough that the rest hardly matters. A model with a finite horizon has its
-            own.
+            own. For a long-run average the default is in proportion to `rollouts`: all parts of the interval shrink
+            as 1/rollouts, and twice as many take four times as long.
         until_decided: double the rollouts until every limit is decided, or `max_rollouts` are reached.
         max_rollouts: the most that `until_decided` may draw.
         seed: of the rollouts.
         cluster: "local", "auto" or the address of a Ray cluster whose workers draw the rollouts, with the same result;
             see docs/cluster.md.
+        mixing: for long-run averages, a number N of steps: from every state that the policy can reach it comes to one
+            common state within N steps on average. A `Simulator` needs it, and the certificate repeats it in
+            `assumption`; for a `CMDP` such a number is proved if it is not given.
 
     Example:
         >>> import cmdpkit as ck
@@ -115,23 +131,58 @@ def certify_by_simulation(
         >>> ck.certify_by_simulation(cmdp, uniform).verdicts
         ['violated']
     """
-    model, simulator = simulator, as_simulator(simulator, "certify_by_simulation", horizons=True)
+    model, simulator = simulator, as_simulator(simulator, "certify_by_simulation", others=True)
     lowered = isinstance(model, CMDP) and model.lowering is not None
     fitted = as_any_policy(lowered_policy(model, policy) if lowered else policy, simulator.pairs)
     mixture = fitted if isinstance(fitted, MixturePolicy) else MixturePolicy([fitted])
-    _check_call(simulator, confidence, rollouts, horizon, max_rollouts, seed)
-    # A horizon that suits the last look: what is cut off does not shrink with more rollouts.
-    steps = horizon or simulator.ends_within
-    steps = steps or judging_horizon(simulator.gamma, max_rollouts if until_decided else rollouts)
-    looking = (steps, rollouts, until_decided, max_rollouts, confidence, seed)
+    _check_call(simulator, confidence, rollouts, horizon, max_rollouts, seed, mixing)
+    if simulator.criterion == "average":
+        lengths = averaging(simulator, _bias(model, mixture, mixing), confidence, rollouts, horizon)
+    else:
+        # A horizon that suits the last look: what is cut off does not shrink with more rollouts.
+        last = max_rollouts if until_decided else rollouts
+        lengths = Lengths(horizon or simulator.ends_within or judging_horizon(simulator.gamma, last))
     with using(check_cluster(cluster)):
-        return _look(simulator, mixture, *looking)
+        found = _look(simulator, mixture, lengths, rollouts, until_decided, max_rollouts, confidence, seed)
+    return found if mixing is None else replace(found, assumption=COMMON_STATE.format(f"{mixing:g}"))
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Steps of a rollout: the same for any number of rollouts or, for an average, in proportion to it."""
+
+    fixed: int | None
+    bias: float = 0.0  # B, of an average
+    delta: float = 0.05  # what the interval of one quantity may spend
+
+    def of(self, rollouts: int) -> int:
+        """T with B/T ≤ 7 ln(4/δ) / (3 (n − 1)): the bias is no larger than the interval for variance 0."""
+        if self.fixed is not None:
+            return self.fixed
+        return math.ceil(max(1.0, self.bias) * 3.0 * (rollouts - 1) / (7.0 * math.log(4.0 / self.delta)))
+
+    def too_many(self, rollouts: int) -> bool:
+        return self.fixed is None and rollouts * self.of(rollouts) > MOST_TRANSITIONS
+
+
+def averaging(
+    simulator: Simulator, bias: float, confidence: float, rollouts: int, horizon: int | None = None
+) -> Lengths:
+    """The lengths of rollouts for averages; those that nobody would wait for are refused."""
+    lengths = Lengths(horizon, bias, (1.0 - confidence) / (1 + simulator.num_constraints))
+    if lengths.too_many(rollouts):
+        raise ValueError(
+            f"{rollouts} rollouts that are long enough for this average have {rollouts * lengths.of(rollouts):.1e} "
+            f"transitions, because it takes up to {bias:.3g} steps on average to come to some state. Take fewer "
+            "rollouts, or give horizon, for wider intervals; evaluate() and certify() of a model are exact"
+        )
+    return lengths
 
 
 def _look(
     simulator: Simulator,
     mixture: MixturePolicy,
-    steps: int,
+    lengths: Lengths,
     rollouts: int,
     until_decided: bool,
     max_rollouts: int,
@@ -139,16 +190,40 @@ def _look(
     seed: int,
 ) -> SimulationCertificate:
     """Draw rollouts, once or until every limit is decided."""
+    steps = lengths.of(rollouts)
     look, total = 1, fresh_returns(simulator, mixture, steps, rollouts, (seed, JUDGING, 1))
     while True:
         delta = (1.0 - confidence) / (look * (look + 1) if until_decided else 1)
-        certificate = _certificate(simulator, total, steps, delta, confidence)
+        certificate = _certificate(simulator, total, steps, lengths, delta, confidence)
         finished = "undecided" not in certificate.verdicts or total.rollouts >= max_rollouts
-        if not until_decided or finished:
+        more = min(total.rollouts, max_rollouts - total.rollouts)
+        if not until_decided or finished or lengths.too_many(total.rollouts + more):
             return certificate
         look += 1
-        more = min(total.rollouts, max_rollouts - total.rollouts)
-        total = total + fresh_returns(simulator, mixture, steps, more, (seed, JUDGING, look))
+        longer = lengths.of(total.rollouts + more)
+        count = total.rollouts + more if longer > steps else more
+        fresh = fresh_returns(simulator, mixture, longer, count, (seed, JUDGING, look))
+        # Rollouts of another length have another mean
+        steps, total = longer, fresh if longer > steps else total + fresh
+
+
+def _bias(model: Any, mixture: MixturePolicy, mixing: float | None) -> float:
+    """B, in expectation over the policies of a mixture: as stated, or proved for the model."""
+    if mixing is not None:
+        return mixing
+    if not isinstance(model, CMDP):
+        raise ValueError(
+            "rollouts prove a long-run average only if it is known how soon the process forgets where it was, and "
+            "samples cannot tell. State it: certify_by_simulation(..., mixing=N) or Sampling(mixing=N) if "
+            f"{COMMON_STATE.format('N')}"
+        )
+    bounds = [bias_bound(model, policy.pi) for policy in mixture.policies]
+    if not np.isfinite(bounds).all():
+        raise ValueError(
+            "how soon this policy comes back to some state cannot be proved: parts of the model are left too seldom. "
+            f"evaluate() and certify() of it are exact; or give mixing=N if {COMMON_STATE.format('N')}"
+        )
+    return float(mixture.weights @ np.array(bounds))
 
 
 def fresh_returns(
@@ -191,21 +266,28 @@ def half_width(variance: Array, span: Array, rollouts: int, delta: float) -> Arr
 
 
 def _certificate(
-    simulator: Simulator, total: Returns, horizon: int, delta: float, confidence: float
+    simulator: Simulator,
+    total: Returns,
+    horizon: int,
+    lengths: Lengths,
+    delta: float,
+    confidence: float,
 ) -> SimulationCertificate:
     n, stated = total.rollouts, np.append(0, 1 + simulator.stated(np.arange(simulator.num_rows)))
-    least_sum, span, rest_low, rest_high = (part[stated] for part in simulator.sums(horizon))
+    least_sum, span, rest_low, rest_high, lowest, highest = (
+        part[stated] for part in simulator.sums(horizon, lengths.bias)
+    )
     above = total.means[0, stated]  # of what is above the lower bound in every step
     variance = np.maximum(total.squares[0, stated] - n * above**2, 0.0) / (n - 1)
     mean = above + least_sum
     share = delta / mean.size
     width = half_width(variance, span, n, share)
-    # A quantity per step is (1 − γ) times the discounted sum.
-    units = np.abs(simulator.units[stated])
+    # A quantity per step is (1 − γ) times the discounted sum, and an average that of T steps divided by T.
+    units = np.abs(simulator.units[stated]) / (horizon if simulator.criterion == "average" else 1)
     # No value lies outside of what the bounds of one step allow.
     slack = ROUNDING * (np.abs(least_sum) + span)
-    lower = units * (np.maximum(mean - width, least_sum - slack) + rest_low)
-    upper = units * (np.minimum(mean + width, least_sum + span + slack) + rest_high)
+    lower = units * np.maximum(mean - width + rest_low, lowest - slack)
+    upper = units * np.minimum(mean + width + rest_high, highest + slack)
     values = units * (mean + 0.5 * (rest_low + rest_high))
     verdicts: list[str] = []
     more: list[int | None] = []
@@ -213,11 +295,19 @@ def _certificate(
         least, most = limit.ends
         kept, broken = least <= lower[i] and upper[i] <= most, lower[i] > most or upper[i] < least
         verdicts.append("satisfied" if kept else "violated" if broken else "undecided")
-        nearest = min(abs(values[i] - least), abs(values[i] - most))
-        distance = nearest / units[i] - 0.5 * (rest_high[i] - rest_low[i])
-        more.append(
-            0 if verdicts[-1] != "undecided" else rollouts_that_decide(variance[i], span[i], n, share, distance)
+        distance, off = (
+            min(abs(values[i] - least), abs(values[i] - most)) / units[i],
+            0.5 * (rest_high[i] - rest_low[i]),
         )
+        if verdicts[-1] != "undecided":
+            more.append(0)
+        elif (
+            lengths.fixed is None
+        ):  # rollouts grow with their number: all parts of the interval shrink in proportion to it
+            needed = n * (width[i] + off) / distance if distance else np.inf
+            more.append(max(math.ceil(needed) - n, 1) if needed < OUT_OF_REACH else None)
+        else:
+            more.append(rollouts_that_decide(variance[i], span[i], n, share, distance - off))
     return SimulationCertificate(
         confidence=confidence,
         objective=float(values[0]),
@@ -255,7 +345,7 @@ def rollouts_that_decide(variance: float, span: float, rollouts: int, delta: flo
 
 
 def _check_call(
-    simulator: Simulator, confidence: Any, rollouts: Any, horizon: Any, max_rollouts: Any, seed: Any
+    simulator: Simulator, confidence: Any, rollouts: Any, horizon: Any, max_rollouts: Any, seed: Any, mixing: Any
 ) -> None:
     check_confidence(confidence)
     check_count(rollouts, "rollouts", least=2)
@@ -271,3 +361,7 @@ def _check_call(
             "statistical certificates need to know how large the quantities of one step can be: "
             "Simulator(..., bounds=[(low, high), ...])"
         )
+    if mixing is not None:
+        check_nonnegative(mixing, "mixing")
+        if simulator.criterion != "average":
+            raise ValueError(f"mixing is for long-run averages; the criterion here is the {simulator.value_name}")

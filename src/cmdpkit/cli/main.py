@@ -9,7 +9,7 @@ from importlib import metadata
 import click
 
 from cmdpkit import __version__
-from cmdpkit.cli import comparing, insight, looking, reproducing, showing, solving, training
+from cmdpkit.cli import comparing, insight, looking, reproducing, showing, solving, sweeping, training
 from cmdpkit.cli.common import BAD_INPUT, LIMIT_REACHED, HelpContext
 
 
@@ -55,6 +55,7 @@ for _command in (
     insight.frontier,
     insight.diagnose,
     comparing.compare,
+    sweeping.sweep,
     looking.report,
     looking.explore,
     reproducing.reproduce,

@@ -18,13 +18,17 @@ NAMED = 10
 
 
 @click.command("show", short_help="Show what a model, policy or result file holds.")
-@click.argument("file", type=click.Path(dir_okay=False))
+@click.argument("file", type=click.Path())
 @click.option("--limit", default=20, show_default=True, help="Rows of the table of a policy.")
 @JSON
 def show_file(file: str, limit: int, as_json: bool) -> None:
-    """Show what FILE holds: a model (CMDP.save), a policy or a mixture (policy.save), or a result (result.save)."""
+    """Show what FILE holds: a model (CMDP.save), a policy or a mixture (policy.save), or a result (result.save).
+
+    The result of a sharded model is a folder.
+    """
     from cmdpkit.checks import check_count
     from cmdpkit.files import kind_of
+    from cmdpkit.run.storage import file_of
 
     check_count(limit, "limit", least=1)
     shown = {
@@ -34,7 +38,7 @@ def show_file(file: str, limit: int, as_json: bool) -> None:
         "cmdpkit mixture": _mixture,
         "cmdpkit result": _result,
     }
-    kind = kind_of(file)
+    kind = kind_of(file_of(file))
     if kind not in shown:
         raise ValueError(f"{file} holds {kind!r}; show takes files of models, policies, mixtures and results")
     facts, report = shown[kind](file, limit)
@@ -129,7 +133,7 @@ def _mixture_line(mixture: MixturePolicy) -> str:
 
 
 def _result(file: PathLike, limit: int) -> Shown:
-    from cmdpkit.policy import MixturePolicy, StagedPolicy, TabularPolicy
+    from cmdpkit.policy import MixturePolicy, ShardedPolicy, StagedPolicy, TabularPolicy
     from cmdpkit.report import result_report, training_report
     from cmdpkit.run.result import Result, TrainingResult
     from cmdpkit.run.storage import class_of
@@ -142,5 +146,8 @@ def _result(file: PathLike, limit: int) -> Shown:
     policy = result.policy
     if isinstance(policy, (TabularPolicy, StagedPolicy)):
         return facts | {"policy": _policy_facts(policy, limit)}, [*lines, *_policy_lines(policy, limit)]
+    if isinstance(policy, ShardedPolicy):
+        about = {"states": policy.bounds[-1], "actions": policy.actions, "blocks": policy.blocks}
+        return facts | {"policy": {**about, "weights": policy.weights.tolist()}}, [*lines, repr(policy)]
     assert isinstance(policy, MixturePolicy)
     return facts | {"policy": _mixture_facts(policy)}, [*lines, _mixture_line(policy)]

@@ -18,8 +18,11 @@ from cmdpkit.model import StagedTransitions
 HUB = 8.0
 """A state with so many times the neighbours of an average one is a hub: the centre of a star, a common restart."""
 
-SAMPLE, SHARED = 200, 0.7
-"""Rows sampled for shared successors, and the fraction of entries below which all rows are merged."""
+SORTED = 50_000
+"""Below this many entries it is fastest to sort them all."""
+
+SAMPLE, SHARED = 50, 0.7
+"""States sampled for shared successors, and the fraction of entries below which those of all states are added up."""
 
 
 def chosen_chain(cmdp: Any, choice: Any) -> Any:
@@ -38,29 +41,35 @@ def mixed_chain(cmdp: Any, probabilities: Array) -> Any:
         if pairs.is_full:  # one vector-matrix product per state: (S, 1, A) @ (S, A, S)
             return np.matmul(probabilities[:, None, :], pairs.like(cmdp.transitions))[:, 0, :]
         return pairs.sum(probabilities[:, None] * cmdp.transitions)
-    # Rows of the actions that are taken, concatenated. A successor of two actions may appear twice; its entries add up.
     matrix, weights = cmdp.transitions, probabilities.ravel()
     taken = np.flatnonzero(weights)
-    lengths = np.diff(matrix.indptr)[taken]
-    if taken.size == weights.size:  # all actions are taken: nothing to gather
-        whole = matrix.data * np.repeat(weights, lengths), matrix.indices.copy(), matrix.indptr[pairs.first]
-        return _merged(sp.csr_array(whole, shape=(states, matrix.shape[1])))
-    ends = np.cumsum(lengths)
-    entries = np.repeat(matrix.indptr[taken] - (ends - lengths), lengths) + np.arange(lengths.sum())
-    starts = np.append(0, ends)[np.searchsorted(taken, pairs.first)]
-    data = matrix.data[entries] * np.repeat(weights[taken], lengths)
-    indices = matrix.indices[entries]
-    return _merged(sp.csr_array((data, indices, starts.astype(indices.dtype)), shape=(states, matrix.shape[1])))
+    small = matrix.nnz < SORTED
+    if not small and _shares_successors(matrix, pairs.first, weights):
+        first = pairs.first if taken.size == weights.size else np.searchsorted(taken, pairs.first)
+        kept = (weights[taken], taken, first)
+        return sp.csr_array(kept, shape=(states, pairs.count)) @ matrix
+    # Rows of the actions that are taken, concatenated. A successor of two actions may appear twice; its entries add up.
+    rows = matrix.copy() if taken.size == weights.size else matrix[taken]
+    rows.data *= np.repeat(weights[taken], np.diff(rows.indptr))
+    starts = rows.indptr[np.searchsorted(taken, pairs.first)]
+    return _merged(sp.csr_array((rows.data, rows.indices, starts), shape=(states, matrix.shape[1])), small)
 
 
-def _merged(chain: Any) -> Any:
-    """Merge duplicate successors, if a sample of rows shows that actions share many of them."""
-    some = chain[:: max(1, chain.shape[0] // SAMPLE)]
-    entries = some.nnz
-    some.sum_duplicates()
-    if some.nnz < SHARED * entries:
+def _merged(chain: Any, small: bool) -> Any:
+    if small:
         chain.sum_duplicates()
     return chain
+
+
+def _shares_successors(matrix: Any, first: Any, weights: Array) -> bool:
+    """Whether the actions that are taken lead to the same states, in a sample: then adding them up pays off."""
+    states = np.arange(0, first.size - 1, max(1, (first.size - 1) // SAMPLE))
+    counts = first[states + 1] - first[states]
+    rows = np.repeat(first[states] - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+    played = weights[rows] > 0.0
+    some, owner = matrix[rows[played]], np.repeat(states.astype(np.int64), counts)[played]
+    successors = np.repeat(owner, np.diff(some.indptr)) * matrix.shape[1] + some.indices
+    return bool(np.unique(successors).size < SHARED * successors.size)
 
 
 def separator_width(chain: Any) -> int:
@@ -80,7 +89,7 @@ def separator_width(chain: Any) -> int:
 
 def _narrowest_level(graph: Any) -> int:
     """The narrowest level in the middle of a breadth-first search through the largest component."""
-    from scipy.sparse.csgraph import connected_components, dijkstra
+    from scipy.sparse.csgraph import connected_components
 
     _, component = connected_components(graph, directed=False)
     size = np.bincount(component)
@@ -89,9 +98,21 @@ def _narrowest_level(graph: Any) -> int:
         graph = graph[inside][:, inside]
     start = 0
     for _ in range(3):  # a search from the boundary has the narrowest levels
-        distance = dijkstra(graph, unweighted=True, indices=start).astype(np.int64)
-        start = int(distance.argmax())
-    width = np.bincount(distance)
+        width, start = _levels(graph, start)
     below = np.cumsum(width)
     middle = (below >= below[-1] / 4) & (below - width <= 3 * below[-1] / 4)
     return int(width[middle].min())
+
+
+def _levels(graph: Any, start: int) -> tuple[Any, int]:
+    """How many states are 0, 1, ... steps away from one of them in a connected graph, and a state farthest away."""
+    from scipy.sparse.csgraph import breadth_first_order
+
+    order, before = breadth_first_order(graph, start)
+    place = np.empty(order.size, dtype=np.int64)
+    place[order] = np.arange(order.size)
+    came = place[before[order[1:]]]  # where in the order each one was found from: never earlier than the one before
+    ends = [0, 1]
+    while ends[-1] < order.size:
+        ends.append(1 + int(np.searchsorted(came, ends[-1])))
+    return np.diff(ends), int(order[-1])

@@ -126,6 +126,11 @@ class AverageSystem(PolicySystem):
         return np.where(self.label >= 0, cycles.visits * scale[self.label], 0.0)
 
     @property
+    def marks(self) -> Any:
+        """(n,) the state that marks the cycles of each class."""
+        return self._cycles.states
+
+    @property
     def times(self) -> Array:
         """(S,) expected steps until the next visit to the state that marks the cycles of a class."""
         return self._cycles.times

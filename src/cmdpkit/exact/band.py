@@ -135,15 +135,16 @@ class Band:
 
     # -- more ---------------------------------------------------------------------------------------------------
 
-    def improve(self, offsets: Array, share: float = 0.5, near: bool = False) -> bool:
+    def improve(self, offsets: Array, share: float = 0.5, near: bool = False, quick: bool = False) -> bool:
         """Search at these limits until the bounds are within share · tol, or the limits are refuted. True if so.
 
         With `near` a policy that is optimal for limits nearby is enough as well: what is searched for there completes
-        it, as mixtures of the two.
+        it, as mixtures of the two. With `quick` bounds come from backups of known values where these are enough.
         """
         if self._done(offsets, share):
             return True
         search = self.search = self._at(offsets)
+        search.quick = quick
         known, self.solves = len(search.cuts), self.solves + 1
         self._aim(search, self.lower(offsets)[0], share)
         for _ in search.steps():
@@ -175,16 +176,22 @@ class Band:
             search.enough, search.goal = ENOUGH * distance, CLOSED * distance
 
     def step_inside(self, offsets: Array) -> None:
-        """Where no mixture is strictly inside the limits, ask at higher prices for policies that are."""
+        """Where no mixture is strictly inside the limits, ask at higher prices for policies that are.
+
+        First all prices rise, then only those of the limits that vary: policies that are far inside the others may be
+        outside these.
+        """
         if self._is_strict(offsets) or self._sought:
             return
         search = self.search = self._at(offsets)
-        for factor in STEEPER:
-            if self._is_strict(offsets) or self.refutation(offsets)[0] > 0.0 or self.stop():
-                return
-            known = len(search.cuts)
-            search.ask_bound(search.multipliers + factor * np.maximum(search.multipliers, LEAST_PRICE * search.units))
-            self._keep(search, known)
+        for rising in (slice(None), self.axes):
+            for factor in STEEPER:
+                if self._is_strict(offsets) or self.refutation(offsets)[0] > 0.0 or self.stop():
+                    return
+                known, prices = len(search.cuts), search.multipliers.copy()
+                prices[rising] += factor * np.maximum(prices, LEAST_PRICE * search.units)[rising]
+                search.ask_bound(prices)
+                self._keep(search, known)
         self._seek_room(offsets)
 
     def _seek_room(self, offsets: Array) -> None:

@@ -67,6 +67,9 @@ VISITS_ACCURACY = 1e-4
 MARGIN = 0.1
 """Blends keep this part of what the last prediction missed away from the limits, so that some of them meet all."""
 
+NARROW = 0.03
+"""The same for each limit by itself, where a search has a goal: a limit that is met with room costs its price."""
+
 COLUMN_ACCURACY = 3e-3
 """Values of a column are found to this part of `tol`."""
 
@@ -80,6 +83,9 @@ SHARP, NEARLY = 0.005, 0.3
 """A search with a goal solves local problems to this part of what is left, or to this part of the goal: it starts near
 its end, where a better blend saves more than the passes cost (measured)."""
 
+NEAR = 0.5
+"""A blend that is proved to be within this part of the goal needs no better bound."""
+
 NEAREST = 20
 """Columns that the local model of a search with a goal is bounded by: those with the smallest Lagrangian."""
 
@@ -90,6 +96,9 @@ the blend's actions are bad in states that it does not visit."""
 PROGRESS = 0.7
 """A Newton step that leaves more than this part of the distance between the bounds is no progress."""
 
+
+STEEP = 10.0
+"""While no policy meets the only limit, its price is this, in units of span(c_0)/span(c_1)."""
 
 LEVEL_CALLS, LEVEL_CALLS_PER_LIMIT = 8, 6
 """Oracle calls of the level method at most; about half as many are usual."""
@@ -130,6 +139,7 @@ class ColumnSearch:
     relaxation: Array = field(init=False)  # scaled; positive only where the limits are met no better than to rounding
     oracle_calls: int = 0
     enough: float = 0.0  # the oracle need not know its minimum better than this
+    quick: bool = False  # with a goal, bounds need not bring a column
     goal: float = 0.0  # bounds as close as this are close enough; 0 where that is not known before the end
     rigorous: bool = False  # bound the errors of all columns' values
     errors: list[Array] = field(default_factory=list)  # of V_0..V_m of each column, if rigorous
@@ -205,6 +215,18 @@ class ColumnSearch:
         self.learn(Cut(multipliers, self.cmdp.offsets, answer.bound))
         return self._take(answer)
 
+    def _glance(self, multipliers: Array, view: Viewpoint, gap: float) -> bool:
+        """Bound G(λ) from the values of a blend, if that is allowed, and cheaper than an answer of the oracle."""
+        if not (self.quick and self.goal) or isinstance(self.cmdp.transitions, StagedTransitions):
+            return False
+        multipliers = self.cmdp.netted(multipliers)
+        weights = np.concatenate([[1.0], multipliers])
+        bound = self._oracle.glance(weights, view.state_values, gap, NEAR * self.goal)
+        if bound is None:
+            return False
+        self.learn(Cut(multipliers, self.cmdp.offsets, bound))
+        return True
+
     def learn(self, cut: Cut) -> None:
         """Take a bound that holds for these limits."""
         self.cuts.append(cut)
@@ -251,6 +273,8 @@ class ColumnSearch:
         `stuck` says that the answer cannot be improved; a caller that continues is given relaxed limits. Multipliers to
         start from are taken seriously when there are columns as well.
         """
+        if start is None and not self.columns and self._has_one_limit():
+            yield from self._one_limit()
         near = FIRST_GAP if start is None or not self.columns else INEXACT * self.tol
         first = near * float(self.scales[0]) if self.cmdp.num_rows else 0.0
         if start is not None or not self.columns or self._oracle.state_values is None:
@@ -273,6 +297,35 @@ class ColumnSearch:
             if not self.stuck and not self._settled():
                 yield from self._kelley()
 
+    def _has_one_limit(self) -> bool:
+        cmdp = self.cmdp
+        plain = cmdp.criterion != "average" and cmdp.blocks is None
+        return cmdp.num_rows == 1 and plain and not isinstance(cmdp.transitions, StagedTransitions)
+
+    def _one_limit(self) -> Iterator[ColumnSearch]:
+        """One limit: its price and the policy improve in turn.
+
+        The Lagrangian of a policy is a line over the price. The lowest of the lines that are known have their peak
+        where two of them cross. There the last policy is improved once: its new line is below the peak, or it is the
+        best one there. Only where values come from factorisations: sweeps take less time for rough values.
+        """
+        weights = np.array([1.0, 0.0])
+        self._oracle.begin(weights)
+        if not self.plan.is_direct:
+            return
+        self._take(self._oracle.take(self.choice, weights))
+        while True:
+            met = self._price()
+            prices = self.mixture.prices if met and self.mixture is not None else STEEP * self.units
+            weights = np.append(1.0, prices)
+            self.oracle_calls += 1
+            bound, better = self._oracle.improvement(weights)
+            self.learn(Cut(prices, self.cmdp.offsets, bound))
+            self.stuck = met and (better is None or self._settled())
+            yield self
+            if better is None or self.stuck or self.stop() or not self._take(self._oracle.take(better, weights)):
+                return
+
     def _levels(self) -> Iterator[ColumnSearch]:
         """Ask where the level method says, for a number of calls that is enough unless the model is an odd one."""
         method = LevelMethod(self.multipliers / self.units)
@@ -289,7 +342,7 @@ class ColumnSearch:
 
     def _newton(self) -> Iterator[ColumnSearch]:
         """Ask where G is largest under the local model, while that brings the bounds together."""
-        asked, idle, margin = self.multipliers, 0, 0.0
+        asked, idle, margin, first = self.multipliers, 0, np.zeros(self.cmdp.num_rows), self.bound
         view = self._view or self._oracle_view()
         self._oracle.system = None  # factors can be as large as the model: one policy's at a time
         while not self.stuck and idle < PATIENCE:
@@ -299,7 +352,8 @@ class ColumnSearch:
                 view = self._evaluate(ahead.blend)
                 self._view = view if self.rigorous else None
                 missed = view.values / self.scales - ahead.predicted
-                margin = MARGIN * float(np.abs(missed[1:]).max())
+                off = np.abs(missed[1:])
+                margin = NARROW * off if self.goal else np.full_like(off, MARGIN * off.max())
                 self._price()
                 # What the bound can still gain by asking, under the local model
                 gain = ahead.value * float(self.scales[0]) - self.bound
@@ -313,8 +367,9 @@ class ColumnSearch:
             left = min(self.upper - self.bound, gain)
             gap = max(INEXACT * max(left, 0.0), self.enough)
             guess = view.state_values if self.goal else None
-            self.ask_bound(asked, gap=gap, rounds=ROUNDS, hopeless=self.bound, guess=guess)
-            self._price()
+            if not self._glance(asked, view, gap) or (self.mixture is None and self.bound - first <= self.goal):
+                self.ask_bound(asked, gap=gap, rounds=ROUNDS, hopeless=self.bound, guess=guess)
+                self._price()
             self.stuck = self.mixture is not None and self._settled()
             yield self
             idle = idle + 1 if self._distance() > PROGRESS * before else 0
@@ -387,14 +442,13 @@ class ColumnSearch:
         pi = blend.probabilities(cmdp.pairs)
         costs = cmdp.pairs.expect(pi, cmdp.costs)
         system = policy_system(cmdp, pi, plan=self._oracle.plan)
-        view = self._viewpoint(
-            blend, system, system.state_values(costs, self._oracle.state_values, self._oracle.accuracy)
-        )
+        near = self._oracle.state_values if self._view is None else self._view.state_values
+        view = self._viewpoint(blend, system, system.state_values(costs, near, self._oracle.accuracy))
         if self.add(blend, view.values, view.state_values, system.chain):
             self._keep(view.visits)
         return view
 
-    def _outlook(self, view: Viewpoint, start: Array, margin: float) -> Outlook:
+    def _outlook(self, view: Viewpoint, start: Array, margin: Array) -> Outlook:
         local = LocalDual(self.cmdp, view, self.scales)
         cuts = np.array(self.values) / self.scales
         if self.goal:
@@ -526,7 +580,7 @@ class ColumnSearch:
             if chosen:
                 occupancy[pairs.rows(column)] += weights[j] * visits
             else:
-                occupancy += (weights[j] * pairs.over(visits) * played["probabilities"]).ravel()
+                occupancy += (pairs.over(weights[j] * visits) * played["probabilities"]).ravel()
         return pairs.like(occupancy)
 
     def probabilities(self, column: Any) -> PairTable:

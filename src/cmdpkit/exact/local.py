@@ -20,11 +20,14 @@ import numpy as np
 
 from cmdpkit.checks import Array, PairTable
 from cmdpkit.evaluation.backup import advantages, greedy, is_compiled
-from cmdpkit.exact.master import LEVEL, best_mixture, level_point
+from cmdpkit.exact.master import LEVEL, Program, level_point
 from cmdpkit.model import CMDP, Pairs
 
 PASSES = 100
 """Greedy passes at most; a dozen are usual."""
+
+PLAIN, STEP = 2, 0.6
+"""Up to so many limits the next prices are this far on the way from the best ones to the maximum of the model."""
 
 ROUGH = 1e-5
 """While no mixture meets the limits, the local problem is solved no better than to this (scaled)."""
@@ -74,33 +77,38 @@ class LocalDual:
         self.seen: list[Any] = []  # choices of the greedy policies
         self.values = [view.values / scales]  # of the viewpoint itself and of each greedy policy
         self.repeated = False  # the last greedy policy has the values of one that was known
+        self._known = {self.values[0].tobytes()}
+        self._units, self._compiled = scales[0] / scales, is_compiled(cmdp.transitions)
 
     def look(self, prices: Array) -> Array:
         """The greedy policy at these prices, under the local model: its predicted V_0..V_m."""
-        weights = np.append(1.0, prices * self.scales[0] / self.scales[1:])
-        choice, change = greedy(
-            self.cmdp.pairs, self.table, weights, self.view.visits, is_compiled(self.cmdp.transitions)
-        )
-        self.seen.append(choice.astype(np.min_scalar_type(self.cmdp.actions), copy=False))
+        weights = self._units.copy()
+        weights[1:] *= prices
+        choice, change = greedy(self.cmdp.pairs, self.table, weights, self.view.visits, self._compiled)
+        self.seen.append(choice)
         values = (self.view.values + change) / self.scales
-        self.repeated = any((values == known).all() for known in self.values)
+        self.repeated = values.tobytes() in self._known
+        self._known.add(values.tobytes())
         self.values.append(values)
         return values
 
     def blend(self, limits: Array, cap: float, accuracy: float) -> tuple[Blend, Array]:
         """The best policy near the viewpoint for these limits, a mixture of greedy ones, and its predicted V_0..V_m."""
-        basis = None
+        program = Program(np.array(self.values), limits, cap)
         for _ in range(PASSES):
-            values = np.array(self.values)
-            mixture = best_mixture(values[:, 0], values[:, 1:].T, limits, cap, basis)
-            weights, prices, basis = mixture.weights, np.minimum(mixture.prices, cap), mixture.basis
+            value, prices = program.solve()
+            prices = np.minimum(prices, cap)
             at_prices = self.look(prices)
-            if self.repeated or mixture.value - (at_prices[0] + prices @ (at_prices[1:] - limits)) <= accuracy:
+            if self.repeated or value - (at_prices[0] + prices @ (at_prices[1:] - limits)) <= accuracy:
                 break  # what is left after a policy that is in the mixture's table already is rounding
+            program.add(at_prices)
+        weights = program.mixture().weights
         base, used = self.view.policy, np.flatnonzero(weights[1:] > 1e-12)
-        choices = [*base.choices, *(self.seen[j] for j in used)]
+        small = np.min_scalar_type(self.cmdp.actions)
+        choices = [*base.choices, *(self.seen[j].astype(small, copy=False) for j in used)]
         shares = np.append(weights[0] * base.weights, weights[1:][used])
         kept = np.flatnonzero(shares > 1e-12)
+        values = np.array(self.values[: weights.size])
         return Blend([choices[j] for j in kept], shares[kept] / shares[kept].sum()), weights @ values
 
 
@@ -111,11 +119,15 @@ def outlook(
     bound: float,
     upper: float,
     cap: float,
-    margin: float,
+    margin: Array | float,
     enough: float = 1e-13,
     share: float = ACCURACY,
 ) -> Outlook:
-    """Maximise min(local dual, known cuts) over prices in [0, cap] by a level method.
+    """Maximise min(local dual, known cuts) over prices in [0, cap] by cutting planes.
+
+    The local dual is asked between the best prices so far and those of the cuts' own maximum: somewhere on the way for
+    one limit or two (in-out separation), else at the nearest prices on a level (the level method), which takes fewer
+    questions and a quadratic program for each.
 
     Args:
         local: the local dual. All other numbers are scaled like its values.
@@ -128,22 +140,28 @@ def outlook(
         share: this part of the distance of the bounds.
     """
     best, center, prices = -np.inf, start, start
-    nothing, basis = np.zeros(len(start)), None
-    closing = False  # the level method has ended, and its last question is the model's own maximum
+    nothing = np.zeros(len(start))
+    model = Program(cuts, nothing, cap)
+    closing = False  # the last question is the model's own maximum
     for _ in range(PASSES):
-        cuts = np.vstack([cuts, local.look(prices)])
-        value = float((cuts[:, 0] + cuts[:, 1:] @ prices).min())
+        cut = local.look(prices)
+        model.add(cut)
+        value = min(float(cut[0] + cut[1:] @ prices), float((cuts[:, 0] + cuts[:, 1:] @ prices).min()))
         idle = local.repeated and value <= best  # the model knew this cut: what it promises beyond is rounding
         if value > best:
             best, center = value, prices
         if closing or idle:
             break
-        model = best_mixture(cuts[:, 0], cuts[:, 1:].T, nothing, cap, basis)
-        basis = model.basis
-        left = upper - bound if np.isfinite(upper) else max(abs(model.value - bound), ROUGH)
+        most, farthest = model.solve()
+        left = upper - bound if np.isfinite(upper) else max(abs(most - bound), ROUGH)
         accuracy = max(share * left, enough)
-        closing = model.value - best <= accuracy
-        level = best + LEVEL * (model.value - best)
-        between = None if closing else level_point(center, cuts[:, 0], cuts[:, 1:].T, level, cap)
-        prices = np.minimum(model.prices, cap) if between is None else between
+        closing, farthest = most - best <= accuracy, np.minimum(farthest, cap)
+        if closing:
+            prices = farthest
+        elif start.size <= PLAIN:
+            prices = center + STEP * (farthest - center)
+        else:
+            known = model.columns
+            between = level_point(center, known[:, 0], known[:, 1:].T, best + LEVEL * (most - best), cap)
+            prices = farthest if between is None else between
     return Outlook(center, best, *local.blend(nothing - margin, cap, accuracy))

@@ -31,6 +31,9 @@ PLATEAU = 50
 LOOSE = 0.05
 """While policies still change, values are found to this part of what is known to be left."""
 
+BACKUPS = 15
+"""Bellman backups that may stand in for the evaluation of a policy: so many are as fast (measured)."""
+
 
 Stop = Callable[[], bool]
 """Asked after every evaluation whether to give up."""
@@ -146,6 +149,50 @@ class Oracle:
                 loose = self._evaluate(weights, LOOSE * left)
             evaluations += 1
         return self._minimum(bound, evaluations)
+
+    def begin(self, weights: Array) -> None:
+        """Find a first policy, a far-sighted one. After that the plan is known."""
+        self.choice = self._far_sighted(weights @ self.cmdp.costs)
+
+    def improvement(self, weights: Array) -> tuple[float, Any]:
+        """A bound on min_π w·V(π) from the values of the last policy, and a better choice; None if there is none."""
+        assert self.state_values is not None
+        cost, value = weights @ self.cmdp.costs, self.state_values @ weights
+        noise = 1e-14 * (float(np.abs(value).max()) + float(np.abs(cost).max()))
+        backup = bellman(self.cmdp, cost, value, self.choice, noise)
+        return bound_from_backup(self.cmdp, weights, value, backup), backup.choice if backup.moved else None
+
+    def take(self, choice: Any, weights: Array) -> Minimum:
+        """Evaluate another policy, to all the accuracy that is asked."""
+        self.choice = choice
+        self._evaluate(weights, 0.0)
+        return self._minimum(-np.inf, 1)
+
+    def glance(self, weights: Array, guess: Array, gap: float, excess: float) -> float | None:
+        """A bound on min_π w·V(π) by Bellman backups alone, from the values (S, m + 1) of a policy.
+
+        It is within `gap` of the minimum, or proves that the policy is within `excess` of it. None as soon as that is
+        known to take longer than the evaluation of a policy.
+        """
+        cmdp, value = self.cmdp, guess @ weights
+        cost, offset = weights @ cmdp.costs, float(weights[1:] @ cmdp.offsets)
+        average = cmdp.criterion == "average"
+        tail = 0.0 if average else cmdp.gamma / (1.0 - cmdp.gamma)
+        choice = np.zeros(cmdp.states, dtype=np.int32)
+        now = float(cmdp.initial @ value) - offset
+        bound, last = -np.inf, np.inf
+        for more in range(BACKUPS - 1, -1, -1):
+            backup = bellman(cmdp, cost, value, choice)
+            bound = max(bound_from_backup(cmdp, weights, value, backup), bound)
+            # No policy is worse than TV + Σ_{k≥1} γᵏ max (TV − V) if it is greedy for V
+            most = backup.highest if average else float(cmdp.initial @ backup.values) + tail * min(backup.highest, 0.0)
+            left = min((most - offset - bound) / gap, (now - bound) / excess)
+            if left <= 1.0:
+                return bound
+            if not left * (left / last) ** more <= 1.0:  # at the pace of the last backup
+                break
+            value, last = backup.values, left
+        return None
 
     def _over_stages(self, weights: Array) -> Minimum:
         """Backward induction: policy, values and bound in one pass."""

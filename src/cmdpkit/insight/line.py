@@ -25,6 +25,9 @@ MOST = 1_000
 SPLIT = 0.4
 """A solve brings the bounds within this part of `tol`, so that what lies between two of them is within all of it."""
 
+VISITS = ((True, True), (False, True), (False, False))
+"""How given limits are searched, one time after the other: `near` and `quick` of `Band.improve`."""
+
 STEPS_INSIDE = (0.0, 1e-9, 1e-7, 1e-5, 1e-3)
 """Where the tightest limit cannot be resolved to `tol`, the frontier starts so much later, relative to its range."""
 
@@ -71,9 +74,9 @@ class Line:
         upper = self.upper(x).value
         return self._relative(upper, self.band.lower(self.offsets(x))[0])
 
-    def improve(self, x: float, share: float = SPLIT, near: bool = False) -> bool:
+    def improve(self, x: float, share: float = SPLIT, near: bool = False, quick: bool = False) -> bool:
         self.known.pop(x, None)
-        return self.band.improve(self.offsets(x), share, near)
+        return self.band.improve(self.offsets(x), share, near, quick)
 
     def _relative(self, upper: float, lower: float) -> float:
         return (upper - lower) / self.band.cmdp.proof_scale(upper) if np.isfinite(upper) else np.inf
@@ -125,16 +128,19 @@ class Line:
         """From the loosest to the tightest limit: each search starts where the last one ended.
 
         The first time, a policy near each limit is enough; most limits are then met by mixtures of neighbours. The
-        third time is for searches that ended with their bounds slightly too far apart.
+        third time, the oracle's policies are evaluated as well. The last time is for limits that were met only to
+        `tol` until then.
         """
         self.positions = np.sort(positions)
-        for near in (True, False, False):
-            for x in self.positions[::-1]:
-                if stop():
-                    return
-                self.improve(float(x), 1.0, near)
-        for x in self.positions:
-            self.band.step_inside(self.offsets(float(x)))
+        every = self.positions[::-1].tolist()
+        rest = every
+        for near, quick in VISITS:
+            rest = [x for x in rest if not stop() and not self.improve(x, 1.0, near, quick)]
+        for x in every:
+            self.band.step_inside(self.offsets(x))
+        for x in every:
+            if not stop():
+                self.improve(x, 1.0)
         self.known.clear()
 
     def _lines(self) -> tuple[Array, Array]:

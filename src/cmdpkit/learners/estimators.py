@@ -10,7 +10,10 @@ import scipy.sparse as sp
 
 from cmdpkit.checks import Array
 from cmdpkit.cluster import in_order
-from cmdpkit.evaluation.backup import look_ahead
+from cmdpkit.evaluation.average import recurrent_classes
+from cmdpkit.evaluation.backup import gain, look_ahead
+from cmdpkit.evaluation.chain import mixed_chain
+from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.evaluation.patience import Stopped
 from cmdpkit.evaluation.system import PolicySystem
 from cmdpkit.model import CMDP, AtMost
@@ -64,7 +67,7 @@ class Outlook(NamedTuple):
     """What samples tell of a policy, and of the steps from it, in the internal sign convention."""
 
     values: Array  # (m + 1,) V_0..V_m, limits subtracted
-    visits: Array  # (S,) discounted visits
+    visits: Array  # (S,) discounted visits, or shares of time for averages
     q: Array  # (N, m + 1) Q_0..Q_m
     variances: Array  # (N, m + 1) of their errors
 
@@ -73,6 +76,7 @@ class Estimator(Protocol):
     """Values of a policy in the internal sign convention: V_0..V_m, and Q of a mix of costs plus a cost per state."""
 
     meter: Meter
+    fresh: bool  # whether errors of different estimates are independent
 
     def values(self, policy: TabularPolicy) -> Array: ...
     def outlook(self, policy: TabularPolicy) -> Outlook: ...
@@ -81,6 +85,8 @@ class Estimator(Protocol):
 
 class Rollouts:
     """The estimators of Algorithm 2: M independent rollouts per pair, and from the initial distribution."""
+
+    fresh = True
 
     def __init__(self, simulator: Simulator, plan: RolloutPlan, meter: Meter) -> None:
         self.simulator, self.plan, self.meter = simulator, plan, meter
@@ -189,7 +195,15 @@ class Pooled:
 
     One transition from a pair is as informative about that pair as a whole rollout is to Algorithm 2, and it serves all
     later policies too. This is model-based and not in the paper; its rate for learning without a model does not apply.
+
+    Long-run averages are those of the empirical model. As transitions are drawn from every pair, they need neither long
+    trajectories nor exploration. While d draws of each pair leave several recurrent classes, where a step that has not
+    been seen may lead from one to the other, the empirical model is discounted by d/(d + 1) instead, with values per
+    step: that is the average of a process that begins anew with probability 1/(d + 1), the order of what d draws
+    miss. It tends to the average from the start as d grows, also if there are several classes indeed.
     """
+
+    fresh = False
 
     def __init__(self, simulator: Simulator, rollouts: int, starts: int, meter: Meter) -> None:
         self.simulator, self.rollouts, self.starts, self.meter = simulator, rollouts, starts, meter
@@ -203,19 +217,18 @@ class Pooled:
     def values(self, policy: TabularPolicy) -> Array:
         if not self.drawn:
             self._draw()
-        self._begin()
+        self.begin()
         model = self.model()
-        visits = PolicySystem(model, policy.pi).state_occupancy()
-        return self._values(model, policy, visits)
+        return self._values(model, policy, self._visits(policy_system(model, policy.pi)))
 
     def outlook(self, policy: TabularPolicy) -> Outlook:
         """The local model of the policy in the empirical model, with the errors of one-step estimates."""
         self._draw()
-        self._begin()
+        self.begin()
         model, pi = self.model(), policy.pi
-        system = PolicySystem(model, pi)
-        visits, values = system.state_occupancy(), system.solve(model.pairs.expect(pi, model.costs))
-        q = model.costs.T + look_ahead(model, values)
+        system = policy_system(model, pi)
+        visits, values = self._visits(system), system.solve(model.pairs.expect(pi, model.costs))
+        q = model.costs.T + look_ahead(model, values) - gain(model, values)
         # Var(c + γ V(s′)) of one transition from the pair, with cost and successor taken as independent
         means = model.transitions @ values
         ahead = np.maximum(model.transitions @ values**2 - means**2, 0.0)
@@ -223,11 +236,16 @@ class Pooled:
         one = self.simulator.units[:, None] ** 2 * costs + model.gamma**2 * ahead.T
         return Outlook(self._values(model, policy, visits), visits, q, one.T / self.drawn)
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Draw more initial states."""
         rng = np.random.default_rng(stream((self.meter.seed, STARTS, self.meter.draws)))
         seen = np.bincount(self.simulator.start(self.starts, rng), minlength=self.simulator.states)
         self.first = self.first + seen  # a new array: `state()` has returned the old one
+
+    def _visits(self, system: PolicySystem) -> Array:
+        """Discounted visits or, for averages, shares of time, also in the discounted model that stands for them."""
+        share = system.cmdp.step_weight if self.simulator.criterion == "average" else 1.0
+        return np.asarray(share * system.state_occupancy())
 
     def _values(self, model: CMDP, policy: TabularPolicy, visits: Array) -> Array:
         values: Array = model.costs @ (model.pairs.over(visits) * policy.pi).ravel()
@@ -238,8 +256,8 @@ class Pooled:
         self._draw()
         model, pi = self.model(), policy.pi
         cost = model.pairs.like(weights @ model.costs)
-        values = PolicySystem(model, pi).solve(model.pairs.sum(pi * cost) + divergence)
-        return np.asarray(cost + model.pairs.like(look_ahead(model, values)))
+        values = policy_system(model, pi).solve(model.pairs.sum(pi * cost) + divergence)
+        return np.asarray(cost + model.pairs.like(look_ahead(model, values) - gain(model, values)))
 
     def _draw(self) -> None:
         """Draw more transitions from every pair."""
@@ -259,15 +277,19 @@ class Pooled:
         costs = (self.simulator.units[:, None] * self.sums / self.drawn).reshape(-1, *pairs.shape)
         limits = [AtMost(cost, float(b)) for cost, b in zip(costs[1:], self.simulator.offsets, strict=True)]
         initial = self.first / self.first.sum() if self.first.any() else None
-        transitions = self.counts / self.drawn
-        return CMDP(
-            transitions,
+        average = self.simulator.criterion == "average"
+        model = CMDP(
+            self.counts / self.drawn,
             cost=costs[0],
             constraints=limits,
-            gamma=self.simulator.gamma,
+            gamma=None if average else self.simulator.gamma,
+            average=average,
             initial=initial,
             available=None if pairs.is_full else pairs.sparse_mask,
         )
+        if average and recurrent_classes(mixed_chain(model, pairs.uniform()))[0] > 1:
+            return model.with_criterion(gamma=self.drawn / (self.drawn + 1.0))
+        return model
 
     def state(self) -> dict[str, Any]:
         parts = {"data": self.counts.data, "indices": self.counts.indices, "indptr": self.counts.indptr}

@@ -10,6 +10,7 @@ import numpy as np
 
 from cmdpkit.checks import Array, ConstraintArray, PairTable, StateArray
 from cmdpkit.evaluation.backup import advantages, gain, look_ahead
+from cmdpkit.evaluation.factors import Order
 from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.evaluation.patience import breathe
 from cmdpkit.evaluation.system import Plan
@@ -235,10 +236,14 @@ class ExactLearner:
         }
         if self._centre is not None:
             state |= {"centre": self._centre.log_pi}
+        if self._plan.order.is_used:  # else it is found again
+            state |= {"order": self._plan.order.states, "fill": self._plan.order.fill}
         return state if self._values is None else state | {"values": self._values}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.accuracy, self._plan = float(state["accuracy"]), Plan(str(state["plan"]) or None)
+        if "order" in state:
+            self._plan.order = Order(np.asarray(state["order"]), int(state["fill"]), True)
         self.policy = TabularPolicy.stored(self.cmdp.pairs, state["log_probabilities"])
         self._anchor = TabularPolicy.stored(self.cmdp.pairs, state["anchor"])
         self._centre = TabularPolicy.stored(self.cmdp.pairs, state["centre"]) if "centre" in state else None

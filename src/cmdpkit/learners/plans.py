@@ -56,7 +56,7 @@ def rollout_horizon(gamma: float) -> int:
 def cost_bounds(simulator: Simulator) -> tuple[Array, Array]:
     """Smallest and largest cost of one step (internal sign, limits spread over the steps)."""
     ends = simulator.units[:, None] * simulator.bounds
-    spread = np.append(0.0, (1.0 - simulator.gamma) * simulator.offsets)
+    spread = np.append(0.0, simulator.step_weight * simulator.offsets)
     return ends.min(axis=1) - spread, ends.max(axis=1) - spread
 
 

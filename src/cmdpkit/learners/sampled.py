@@ -58,7 +58,8 @@ class SampledLearner:
         return self.estimator.meter.samples
 
     def look(self) -> View:
-        gamma = self.estimator.simulator.gamma
+        simulator = self.estimator.simulator
+        gamma = 0.0 if simulator.criterion == "average" else simulator.gamma  # 1 − gamma: a step's weight
         if self.predicts:
             self.outlook = self.outlook or self.estimator.outlook(self.policy)
             values = self.outlook.values

@@ -1,7 +1,7 @@
 """Models: states, actions, transitions, an objective and limits."""
 
 from cmdpkit.model.cmdp import CMDP, check_model
-from cmdpkit.model.criterion import refuse_averages
+from cmdpkit.model.criterion import check_criterion, refuse_averages
 from cmdpkit.model.limits import AtLeast, AtMost, Between, Equal, Limit, OneSided, check_limits
 from cmdpkit.model.pairs import Label, Pairs, check_available, check_labels
 from cmdpkit.model.problem import Problem
@@ -25,6 +25,7 @@ __all__ = [
     "StagedTransitions",
     "as_csr",
     "check_available",
+    "check_criterion",
     "check_labels",
     "check_limits",
     "check_model",

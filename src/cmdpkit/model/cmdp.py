@@ -146,8 +146,11 @@ class CMDP(WaysIn, WaysOut, Problem):
 
     def _set_costs(self) -> None:
         # Internal sign convention: costs (rows + 1, N) with V_i = ⟨costs_i⟩ − offset_i
-        tables = np.stack(like_shapes([self.objective, *(np.asarray(c.values) for c in self.rows)]))
-        self.costs: CostTable = freeze(self.units[:, None] * tables.reshape(self.num_rows + 1, -1))
+        tables = like_shapes([self.objective, *(np.asarray(c.values) for c in self.rows)])
+        costs = np.empty((self.num_rows + 1, tables[0].size))
+        for cost, unit, table in zip(costs, self.units, tables, strict=True):
+            np.multiply(unit, table.ravel(), out=cost)
+        self.costs: CostTable = freeze(costs)
         self.cost_sizes: CostArray = freeze(np.maximum(self.costs.max(axis=1), -self.costs.min(axis=1)))  # max |c_i|
         # max − min of each of these costs over all (s, a): how much a single step can matter
         self.spans: CostArray = freeze(np.ptp(self.costs, axis=1))

@@ -1,6 +1,7 @@
 """Policies over finite states and actions, kept as log-probabilities of the pairs that exist.
 
-Under mirror descent log π(a|s) of a bad action decreases without bound. The logarithm does not underflow; π would.
+Under mirror descent log π(a|s) of a bad action decreases without bound. The logarithm does not underflow; π would. A
+policy that is given by its probabilities takes their logarithms when they are asked for.
 """
 
 from __future__ import annotations
@@ -47,11 +48,9 @@ class TabularPolicy:
         self._set(Pairs(*table.shape), table)
 
     def _set(self, pairs: Pairs, table: PairTable) -> None:
-        table = normalise(pairs, table)
         self.pairs = pairs
-        log_pi = np.full(table.shape, -np.inf)
-        self.log_pi: PairTable = freeze(np.log(table, out=log_pi, where=table > 0.0))
-        self._pi: PairTable | None = freeze(table)
+        self._log_pi: PairTable | None = None
+        self._pi: PairTable | None = freeze(normalise(pairs, table))
 
     @classmethod
     def over(cls, pairs: Pairs, probabilities: PairTable) -> TabularPolicy:
@@ -76,7 +75,7 @@ class TabularPolicy:
         """π ∝ exp(log_weights) over the model's pairs, without validation, for inner loops."""
         policy = cls.__new__(cls)
         policy.pairs = pairs
-        policy.log_pi = freeze(normalise_log(pairs, log_weights))
+        policy._log_pi = freeze(normalise_log(pairs, log_weights))
         policy._pi = None
         return policy
 
@@ -112,6 +111,14 @@ class TabularPolicy:
         if self._pi is None:
             self._pi = freeze(np.exp(self.log_pi))
         return self._pi
+
+    @property
+    def log_pi(self) -> PairTable:
+        """log π(a|s) of the pairs that exist, −∞ for actions that are never played."""
+        if self._log_pi is None:
+            none = np.full(self.pi.shape, -np.inf)
+            self._log_pi = freeze(np.log(self.pi, out=none, where=self.pi > 0.0))
+        return self._log_pi
 
     @property
     def probabilities(self) -> Array:
@@ -258,7 +265,7 @@ class TabularPolicy:
         total = pairs.sum(np.exp(table))
         policy = cls.__new__(cls)
         policy.pairs = pairs
-        policy.log_pi = freeze(table if _is_one(total) else table - pairs.over(np.log(total)))
+        policy._log_pi = freeze(table if _is_one(total) else table - pairs.over(np.log(total)))
         policy._pi = None
         return policy
 
@@ -267,7 +274,7 @@ class TabularPolicy:
         """The policy with just these numbers, which belong together."""
         policy = cls.__new__(cls)
         policy.pairs = pairs
-        policy.log_pi, policy._pi = freeze(log_pi.reshape(pairs.shape)), freeze(pi.reshape(pairs.shape))
+        policy._log_pi, policy._pi = freeze(log_pi.reshape(pairs.shape)), freeze(pi.reshape(pairs.shape))
         return policy
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -69,17 +69,17 @@ def long_run_differences(result: Result) -> list[tuple[str, float]]:
 
 
 def simulation_report(result: Result) -> Group:
-    """Intervals and verdicts from fresh rollouts, for the last iterate and for the mixture of all iterates."""
+    """Intervals and verdicts from fresh rollouts, for the policy and for the mixture of iterates."""
     from rich.console import Group
     from rich.markup import escape
     from rich.table import Table
 
     facts = Table.grid(padding=(0, 2))
     sense = "maximised" if result.model.maximise else "minimised"
-    about = f"{sense}, {_unit(result.model)}, of the last iterate"
+    about = f"{sense}, {_unit(result.model)}"
     facts.add_row(_objective_name(result.model), f"{result.objective:.6g}", about)
     parts: list[Any] = [facts]
-    shown = [("last iterate", result.certificate), ("mixture", result.average_certificate)]
+    shown = [("table", result.certificate), ("mixture", result.average_certificate)]
     if result.certificate is None or not result.model.num_constraints:
         return Group(*parts)
     level = f"{100.0 * result.certificate.confidence:g} %"

@@ -105,7 +105,7 @@ class Run:
         """After a restart, call observers with a state on the last iterate again; they may end the run."""
         if not self._saved:
             return None
-        self._state = _like(self.rule.start(self.learner.look()), self._saved)
+        self._state = state_like(self.rule.start(self.learner.look()), self._saved)
         row = self.recorder.rows[-1]
         distance = getattr(self._state, "distance", None)
         weights = Weights(1.0, row.multipliers)  # the weights of the step itself are in the record
@@ -129,7 +129,7 @@ class Run:
         return {
             "steps": self.steps,
             **rows_as_columns(self.recorder.rows),
-            **{f"{RULE}{name}": value for name, value in _fields(self._state).items()},
+            **{f"{RULE}{name}": value for name, value in fields_of(self._state).items()},
             **{f"{RECORD}{name}": value for name, value in self.recorder.state().items()},
             **{f"{LEARNER}{name}": value for name, value in self._mark.items()},
             **{
@@ -157,17 +157,17 @@ def _part(saved: dict[str, Any], owner: str) -> dict[str, Any]:
     return {name.removeprefix(owner): value for name, value in saved.items() if name.startswith(owner)}
 
 
-def _fields(state: Any) -> dict[str, Any]:
+def fields_of(state: Any) -> dict[str, Any]:
     """The state of a rule, a NamedTuple or a dataclass, as a dict."""
     if is_dataclass(state) and not isinstance(state, type):
         return {f.name: getattr(state, f.name) for f in fields(state)}
     return dict(state._asdict())
 
 
-def _like(start: Any, saved: dict[str, Any]) -> Any:
+def state_like(start: Any, saved: dict[str, Any]) -> Any:
     """A state of the same type as `start`, with the saved values in the types that `start` has."""
     values = {}
-    for name, example in _fields(start).items():
+    for name, example in fields_of(start).items():
         if name not in saved:
             raise ValueError(f"the checkpoint is damaged: the entry 'rule_{name}' is missing")
         value = saved[name]

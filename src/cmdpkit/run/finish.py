@@ -35,6 +35,7 @@ from cmdpkit.run.choice import Choice, choose
 from cmdpkit.run.first_order import exact_learner, with_start
 from cmdpkit.run.history import History
 from cmdpkit.run.outcome import Outcome
+from cmdpkit.run.pivoted import as_good, solve_by_pivots
 from cmdpkit.run.recorder import ExactRecorder
 from cmdpkit.run.start import Start
 from cmdpkit.run.status import Status
@@ -61,6 +62,8 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget, start:
     """
     if start is None and (alone := solve_without_limits(cmdp, tol, budget)) is not None:
         return alone
+    if method == "auto" and (vertex := solve_by_pivots(cmdp, tol, budget)) is not None:
+        return vertex
     search = ColumnSearch(cmdp, tol, budget.exhausted)
     rows: list[tuple[Any, ...]] = []
     policy, certificate = None, None
@@ -104,7 +107,7 @@ def _history(rows: list[tuple[Any, ...]]) -> History:
 def _seek_neighbourhood(search: ColumnSearch, budget: Budget) -> Array | None:
     """A few macro steps of PMD-PD: its last and average policies become columns, its multipliers the first question."""
     cmdp = search.cmdp
-    if not cmdp.num_rows or cmdp.states > SMALL:
+    if cmdp.num_rows < 2 or cmdp.states > SMALL:
         return None
     learner, choice = exact_learner(cmdp, growing_steps(cmdp), 0.0)
     recorder = ExactRecorder(cmdp, learner)
@@ -158,18 +161,10 @@ def _answer(search: ColumnSearch, bound: float, tol: float) -> tuple[TabularPoli
     cmdp, (policy, fewer) = search.cmdp, search.vertex()
     if fewer is not None:
         certificate = certificate_of(cmdp, fewer, search.multipliers, bound, search.plan)
-        if certificate.optimal(tol) and _as_good(search, certificate, tol):
+        allowed = tol * cmdp.fine_scales[1:] + search.relaxation * search.scales[1:]
+        if certificate.optimal(tol) and as_good(cmdp, certificate, search.bound, allowed, tol):
             return fewer, certificate
     return policy, certificate_of(cmdp, policy, search.multipliers, bound, search.plan)
-
-
-def _as_good(search: ColumnSearch, certificate: Certificate, tol: float) -> bool:
-    """Whether a policy is as good as a search must make it, also relative to the size of small costs."""
-    cmdp = search.cmdp
-    values = certificate.constraint_values[cmdp.owners]
-    v_0, v = cmdp.sense * certificate.objective, cmdp.signs * values - cmdp.offsets
-    allowed = tol * cmdp.fine_scales[1:] + search.relaxation * search.scales[1:]
-    return v_0 - search.bound <= tol * cmdp.proof_scale(v_0) and bool((v <= allowed).all())
 
 
 def _polished(

@@ -21,6 +21,10 @@ from cmdpkit.simulators import Simulator
 
 LEARNED = "All iterations are done; the certificate says how good the policy is. More iterations or rollouts help."
 NO_BOUNDS = "There is no certificate, because the simulator has no bounds; the values are estimates from the run."
+NO_MIXING = (
+    "There is no certificate, because samples do not tell how soon the process forgets where it was; state it as "
+    "Sampling(mixing=...). The values are estimates from the run."
+)
 NO_TIME = "There is no certificate, because it was interrupted; the values are estimates from the run."
 NO_BOUND = "There is no bound on the optimum, because time was up."
 NOT_ONE = "The budget of transitions is too small for a single iteration; the policy is the initial one."
@@ -32,7 +36,7 @@ GRACE = 0.7
 def judged(
     model: CMDP | Simulator, method: str, sampling: Sampling, learned: Learned, budget: Budget, seed: int
 ) -> Result:
-    """The result of a sampled run: certificates for the last iterate and for the mixture of all."""
+    """The result of a sampled run: certificates for the policy and for the mixture of the iterates."""
     status, mixture = learned.status, learned.mixture
     certificate: Any
     average: Any
@@ -43,17 +47,18 @@ def judged(
         status = Status.INFEASIBLE if infeasible else status
         multipliers = certificate.multipliers
     else:
-        certificate = _judge(model, learned.last, sampling, seed)
+        certificate = _judge(model, learned.policy, sampling, seed)
         average = _judge(model, mixture, sampling, seed)
         multipliers = learned.multipliers
         if certificate is None:
-            missing = f" {NO_BOUNDS if model.bounds is None else NO_TIME}"
+            unproved = NO_TIME if _can_judge(model, sampling) else NO_MIXING
+            missing = f" {NO_BOUNDS if model.bounds is None else unproved}"
     objective, values = (
         (certificate.objective, certificate.constraint_values) if certificate is not None else _estimates(learned)
     )
     return Result(
         status=status,
-        policy=learned.last,
+        policy=learned.policy,
         objective=objective,
         constraint_values=values,
         violations=model.misses(values),
@@ -73,16 +78,16 @@ def judged(
 
 
 def _certified(cmdp: CMDP, learned: Learned) -> tuple[Certificate, Certificate | None, str]:
-    """Certificates of the last iterate and of the mixture, and a note if there was no time for all of it."""
-    last = None
+    """Certificates of the policy and of the mixture, and a note if there was no time for all of it."""
+    proof = None
     try:
         with until(Hurry(GRACE)):
-            last = certify(cmdp, learned.last)
-            multipliers = last.multipliers if last.infeasibility is None else None
-            return last, certify(cmdp, learned.mixture, multipliers), ""
+            proof = certify(cmdp, learned.policy)
+            multipliers = proof.multipliers if proof.infeasibility is None else None
+            return proof, certify(cmdp, learned.mixture, multipliers), ""
     except Stopped:
-        last = last or certificate_of(cmdp, learned.last, np.zeros(cmdp.num_rows), -np.inf)
-        return last, None, f" {NO_BOUND}" if np.isinf(last.bound) else ""
+        proof = proof or certificate_of(cmdp, learned.policy, np.zeros(cmdp.num_rows), -np.inf)
+        return proof, None, f" {NO_BOUND}" if np.isinf(proof.bound) else ""
 
 
 def _advice(learned: Learned, status: Status) -> str:
@@ -92,16 +97,23 @@ def _advice(learned: Learned, status: Status) -> str:
 
 
 def _judge(simulator: Simulator, policy: Any, sampling: Sampling, seed: int) -> SimulationCertificate | None:
-    if simulator.bounds is None:
+    if simulator.bounds is None or not _can_judge(simulator, sampling):
         return None
     try:
-        return certify_by_simulation(simulator, policy, sampling.confidence, sampling.certificate_rollouts, seed=seed)
+        return certify_by_simulation(
+            simulator, policy, sampling.confidence, sampling.certificate_rollouts, seed=seed, mixing=sampling.mixing
+        )
     except KeyboardInterrupt:  # a second Ctrl-C: the learned policy must not be lost
         return None
 
 
+def _can_judge(simulator: Simulator, sampling: Sampling) -> bool:
+    """Rollouts prove an average only if it is stated how soon a process forgets where it was."""
+    return simulator.criterion != "average" or sampling.mixing is not None
+
+
 def _estimates(learned: Learned) -> tuple[float, Any]:
-    """The last estimates of the run, where there is no certificate."""
+    """The estimates of the run for the policy, where there is no certificate."""
     if not learned.iterations:
         return float("nan"), np.full(learned.multipliers.shape, np.nan)
-    return float(learned.history["objective"][-1]), learned.history["constraint_values"][-1]
+    return float(learned.shares @ learned.history["objective"]), learned.shares @ learned.history["constraint_values"]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import Array, StateArray
 from cmdpkit.learners.exact import ExactLearner
 from cmdpkit.learners.sampled import SampledLearner
 from cmdpkit.model import CMDP, Problem
@@ -108,39 +108,69 @@ class SampledRecorder:
         self.rows: list[Row] = []
         self.policies: list[TabularPolicy] = []
         self.steps: list[float] = []  # where they grow
+        self.visits: list[StateArray] = []  # of each policy, where they are estimated
 
     def add(self, iterate: Iterate, elapsed: float) -> None:
         numbers = (iterate.objective, iterate.v, iterate.multipliers, iterate.inner_steps)
         self.rows.append(Row(*numbers, elapsed, self.learner.samples))
         self.policies.append(self.learner.policy)
-        if self.learner.predicts and iterate.weights.step is not None:
+        if self.learner.outlook is not None and iterate.weights.step is not None:
             self.steps.append(iterate.weights.step)
+            self.visits.append(self.learner.outlook.visits)
 
     @property
-    def policy(self) -> TabularPolicy:
+    def last_policy(self) -> TabularPolicy:
         return self.policies[-1] if self.policies else self.start
 
     @property
-    def mixture(self) -> MixturePolicy:
-        """The average of the iterates: one of them is drawn at the start of every episode.
+    def weights(self) -> Array:
+        """Of the iterates in their average: equal, or where steps grow, those of the second half by their steps."""
+        count = len(self.policies)
+        if len(self.steps) < count:
+            return np.full(count, 1.0 / count)
+        late = np.where(np.arange(count) < count // 2, 0.0, self.steps)
+        return np.asarray(late / late.sum())
 
-        Where steps grow, that of the second half, weighted by the steps.
+    @property
+    def shares(self) -> Array:
+        """Of the iterates in `policy`: their average, where steps grow and errors are fresh, otherwise the last.
+
+        With fresh errors the iterates stray around the optimum, and their average is closer to it. Errors of pooled
+        transitions are much the same in all iterates, and the last has the smallest.
         """
-        if not self.policies or len(self.steps) < len(self.policies):
-            return MixturePolicy(self.policies or [self.start])
-        weights = np.where(np.arange(len(self.steps)) < len(self.steps) // 2, 0.0, self.steps)
-        return MixturePolicy(self.policies, weights / weights.sum())
+        count = len(self.policies)
+        if len(self.steps) == count and self.learner.estimator.fresh:
+            return self.weights
+        return np.append(np.zeros(count - 1), 1.0)
+
+    @property
+    def policy(self) -> TabularPolicy:
+        """The policy to use: the last one, or the table whose visits are the average of those of the iterates."""
+        shares = self.shares if self.policies else np.empty(0)
+        used = np.flatnonzero(shares)
+        if used.size < 2:
+            return self.last_policy
+        pairs, occupancy = self.problem.pairs, np.zeros(self.problem.pairs.shape)
+        for k in used:  # d(s, a) = Σ_k share_k x_k(s) π_k(a|s)
+            occupancy += shares[k] * pairs.over(self.visits[k]) * self.policies[k].pi
+        return TabularPolicy.from_occupancy(pairs, occupancy, self.last_policy.pi)
+
+    @property
+    def mixture(self) -> MixturePolicy:
+        """The average of the iterates: one of them is drawn at the start of every episode."""
+        return MixturePolicy(self.policies, self.weights) if self.policies else MixturePolicy([self.start])
 
     def history(self) -> History:
         samples = np.array([row.samples for row in self.rows], dtype=np.int64)
         return History(with_averages(self.problem, self.rows) | {"samples": samples})
 
     def state(self) -> dict[str, Any]:
-        return {"policies": np.stack([policy.log_pi for policy in self.policies]), "steps": np.array(self.steps)}
+        known = {"steps": np.array(self.steps), "visits": np.array(self.visits)}
+        return {"policies": np.stack([policy.log_pi for policy in self.policies]), **known}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.policies = [TabularPolicy.stored(self.problem.pairs, table) for table in state["policies"]]
-        self.steps = [float(step) for step in state["steps"]]
+        self.steps, self.visits = [float(step) for step in state["steps"]], list(state["visits"])
 
 
 def columns_of(problem: Problem, rows: Sequence[Row]) -> dict[str, Array]:

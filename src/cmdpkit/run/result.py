@@ -12,6 +12,7 @@ from cmdpkit.certificates.certificate import Certificate, finite
 from cmdpkit.checks import ConstraintArray
 from cmdpkit.files import PathLike, write_json
 from cmdpkit.model import Problem
+from cmdpkit.policy import ShardedPolicy
 from cmdpkit.run.history import History
 from cmdpkit.run.status import Status
 from cmdpkit.tables import result_html, text_html
@@ -51,7 +52,10 @@ class RunResult:
         raise NotImplementedError
 
     def save(self, path: PathLike) -> None:
-        """Write everything to an `.npz` file (no pickle), or the summary to a `.json` file."""
+        """Write everything to an `.npz` file (no pickle), or the summary to a `.json` file.
+
+        A result of a `ShardedCMDP`, whose policy is in blocks, is written to a folder.
+        """
         if Path(path).suffix == ".json":
             write_json(path, self.to_dict())
             return
@@ -67,7 +71,7 @@ class RunResult:
 
     @classmethod
     def load(cls, path: PathLike) -> Self:
-        """Read a result written by `save` to an `.npz` file; its policies equal those saved, bit for bit."""
+        """Read a result from an `.npz` file or a folder that `save` wrote; policies equal those saved, bit for bit."""
         from cmdpkit.run.storage import load_result
 
         return load_result(cls, path)
@@ -138,6 +142,8 @@ class Result(RunResult):
         )
 
     def to_dict(self, policy: bool = False) -> dict[str, Any]:
+        if policy and isinstance(self.policy, ShardedPolicy):
+            raise ValueError("the policy of a sharded model is in blocks; use result.policy.save, or policy=False")
         certificate, exact = self.certificate, isinstance(self.certificate, Certificate)
         infeasibility = certificate.infeasibility if exact else None
         summary = {

@@ -34,8 +34,10 @@ class Learned:
     """What a sampled run returns to `solve`."""
 
     status: Status
+    policy: TabularPolicy
     last: TabularPolicy
     mixture: MixturePolicy  # mixture of all iterates
+    shares: Array  # of the iterates in `policy`
     multipliers: Array
     history: History
     iterations: int
@@ -68,8 +70,10 @@ def learn(
     rows = recorder.rows
     return Learned(
         status=status,
-        last=recorder.policy,
+        policy=recorder.policy,
+        last=recorder.last_policy,
         mixture=recorder.mixture,
+        shares=recorder.shares if rows else np.empty(0),
         multipliers=simulator.stated_prices(rows[-1].multipliers if rows else np.zeros(simulator.num_rows)),
         history=recorder.history(),
         iterations=run.iterations,
@@ -135,4 +139,7 @@ def _estimator(simulator: Simulator, sampling: Sampling, meter: Meter) -> Rollou
 
 def _identity(simulator: Simulator, choice: Choice, sampling: Sampling, seed: int) -> dict[str, Any]:
     """The identity of a run that may continue; its budgets are not part of it."""
-    return {"seed": seed, "sampling": asdict(sampling)} | choice.identity() | simulator.identity()
+    settings = asdict(sampling)
+    if sampling.mixing is None:  # files of earlier versions do not have it
+        del settings["mixing"]
+    return {"seed": seed, "sampling": settings} | choice.identity() | simulator.identity()

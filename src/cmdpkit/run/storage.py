@@ -1,8 +1,12 @@
-"""Result files: everything that a run returned, in one `.npz` without pickle."""
+"""Result files: everything that a run returned, in one `.npz` without pickle; for a policy in blocks, a folder."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+import secrets
+import shutil
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +18,8 @@ from cmdpkit.certificates.rollouts import SimulationCertificate
 from cmdpkit.files import PathLike, load_arrays, save_arrays
 from cmdpkit.learners.neural.policy import NeuralPolicy
 from cmdpkit.model import AtLeast, AtMost, Between, Equal, Limit, Problem
-from cmdpkit.policy import MixturePolicy, StagedPolicy, TabularPolicy
+from cmdpkit.model.sharded import MODEL_FILE
+from cmdpkit.policy import MixturePolicy, ShardedPolicy, StagedPolicy, TabularPolicy
 from cmdpkit.run.history import History
 from cmdpkit.run.result import Result, RunResult, TrainingResult
 from cmdpkit.run.status import Status
@@ -26,11 +31,21 @@ MODEL_LATER = ("lows", "objective_name", "objective_per_step")  # what descripti
 POLICIES = ("policy", "last_policy", "average_policy", "best_policy")
 LATER = ("deterministic_bound", "best")  # not in the files of older versions
 NOT_SAVED = "memory"  # it belongs to the model, which is not saved either
+HEAD, BLOCKS = "result.npz", "policy-{}"
+"""A result whose policy is in blocks is a folder: this file in it names the folder of the policy."""
+
 CERTIFICATES: dict[str, type] = {"Certificate": Certificate, "SimulationCertificate": SimulationCertificate}
 
 
 def save_result(result: RunResult, path: PathLike) -> None:
     """Write a result. Only sizes and limits of the model are included; use `CMDP.save` for the model itself."""
+    if isinstance(result.policy, ShardedPolicy):
+        _save_in_blocks(result, Path(path))
+    else:
+        _save(result, path)
+
+
+def _save(result: RunResult, path: PathLike, blocks: str = "") -> None:
     arrays: dict[str, Any] = {f"history_{name}": result.history[name] for name in result.history.columns}
     plain: dict[str, Any] = {"version": 1, "class": type(result).__name__}
     for entry in fields(result):
@@ -38,7 +53,7 @@ def save_result(result: RunResult, path: PathLike) -> None:
         if entry.name in ("history", NOT_SAVED):
             continue
         if entry.name in POLICIES:
-            arrays |= _policy_arrays(entry.name, value)
+            arrays |= _policy_arrays(entry.name, value, blocks)
         elif entry.name == "model":
             plain["model"] = _describe(value)
             plain["version"] = 2 if any(key in plain["model"] for key in (*MODEL_LATER, "criterion")) else 1
@@ -47,10 +62,39 @@ def save_result(result: RunResult, path: PathLike) -> None:
     save_arrays(path, KIND, arrays | {"plain": np.array(json.dumps(plain))})
 
 
+def _save_in_blocks(result: RunResult, folder: Path) -> None:
+    """The policy first, in a folder of its own, then the file that names it: until then an earlier result stays."""
+    if folder.suffix == ".npz" or folder.is_file():
+        raise ValueError(f"the result of a sharded model is a folder; give {folder} a name without .npz, of no file")
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / MODEL_FILE).exists():
+        raise ValueError(f"{folder} holds a sharded model; save the result to another folder")
+    policy: ShardedPolicy = result.policy
+    name = policy.folder.name
+    if policy.folder.resolve().parent != folder.resolve():
+        name = BLOCKS.format(secrets.token_hex(8))
+        try:
+            policy.save(folder / name)
+        except BaseException:
+            shutil.rmtree(folder / name, ignore_errors=True)
+            raise
+    _save(result, folder / HEAD, name)
+    for other in folder.iterdir():  # of earlier results
+        if re.fullmatch(BLOCKS.format("[0-9a-f]{16}"), other.name) and other.name != name:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(other)
+
+
+def file_of(path: PathLike) -> Path:
+    """The `.npz` of a result, which may be in a folder."""
+    return Path(path) / HEAD if Path(path).is_dir() else Path(path)
+
+
 def load_result(kind: type[AnyResult], path: PathLike) -> AnyResult:
     """Read what `save_result` wrote."""
     if Path(path).suffix == ".json":
         raise ValueError(f"{path} is a summary; load the .npz file written by result.save")
+    path = file_of(path)
     arrays = load_arrays(path, KIND)
     try:
         plain = json.loads(str(arrays["plain"]))
@@ -62,7 +106,7 @@ def load_result(kind: type[AnyResult], path: PathLike) -> AnyResult:
         values: dict[str, Any] = {"history": History(columns)}
         for entry in fields(kind):
             if entry.name in POLICIES:
-                values[entry.name] = _policy(entry.name, arrays)
+                values[entry.name] = _policy(entry.name, arrays, path.parent)
             elif entry.name == "model":
                 values["model"] = _problem(plain["model"])
             elif entry.name not in ("history", NOT_SAVED) and (entry.name in plain or entry.name not in LATER):
@@ -77,7 +121,7 @@ def load_result(kind: type[AnyResult], path: PathLike) -> AnyResult:
 def class_of(path: PathLike) -> type[RunResult]:
     """Which result a file holds: a `Result` or a `TrainingResult`."""
     try:
-        name = json.loads(str(load_arrays(path, KIND)["plain"]))["class"]
+        name = json.loads(str(load_arrays(file_of(path), KIND)["plain"]))["class"]
     except (KeyError, ValueError, TypeError) as error:
         raise ValueError(f"{path} does not hold a valid result: {error}") from error
     return TrainingResult if name == TrainingResult.__name__ else Result
@@ -117,7 +161,9 @@ def _decode(value: Any) -> Any:
     return CERTIFICATES[name](**{key: _decode(item) for key, item in content.items()})
 
 
-def _policy_arrays(name: str, policy: Any) -> dict[str, Any]:
+def _policy_arrays(name: str, policy: Any, blocks: str) -> dict[str, Any]:
+    if isinstance(policy, ShardedPolicy):
+        return {f"{name}_blocks": np.array(blocks)}
     if isinstance(policy, TabularPolicy):
         return {f"{name}_tabular": policy.log_pi, **_pair_arrays(name, policy)}
     if isinstance(policy, MixturePolicy):
@@ -140,7 +186,12 @@ def _tabular(name: str, arrays: dict[str, Any], log_pi: Any) -> TabularPolicy:
     return TabularPolicy.from_arrays(own | {"log_probabilities": log_pi})
 
 
-def _policy(name: str, arrays: dict[str, Any]) -> Any:
+def _policy(name: str, arrays: dict[str, Any], folder: Path) -> Any:
+    if f"{name}_blocks" in arrays:
+        blocks = str(arrays[f"{name}_blocks"])
+        if Path(blocks).name != blocks:
+            raise ValueError(f"the policy must be in a folder beside the file, not {blocks!r}")
+        return ShardedPolicy.load(folder / blocks)
     if f"{name}_tabular" in arrays:
         return _tabular(name, arrays, arrays[f"{name}_tabular"])
     if f"{name}_mixture" in arrays:

@@ -9,10 +9,15 @@ results of earlier ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from cmdpkit.cluster.faults import BlocksLost
 from cmdpkit.model.sharded import ShardedCMDP
+from cmdpkit.policy import ShardedPolicy
+from cmdpkit.run.outcome import Outcome
 from cmdpkit.sharded.mirror import MirrorShard
 from cmdpkit.sharded.shard import Setup
 
@@ -52,7 +57,9 @@ class InProcess:
         self, method: str, args: tuple[Any, ...], inboxes: Sequence[list[Any]] | None, returns: Sequence[int]
     ) -> list[tuple[Any, list[Any]]]:
         inboxes = inboxes or [[] for _ in self.shards]
-        return [getattr(shard, method)(inbox, *args) for shard, inbox in zip(self.shards, inboxes, strict=True)]
+        done = [getattr(shard, method)(inbox, *args) for shard, inbox in zip(self.shards, inboxes, strict=True)]
+        # On a cluster, messages are copied to shared memory
+        return [(numbers, [np.array(message) for message in messages]) for numbers, messages in done]
 
     def get(self, handles: Sequence[Any]) -> list[Any]:
         return list(handles)
@@ -133,6 +140,11 @@ class Crew:
         """The numbers of one block."""
         return self.backend.one(block, method, args)
 
+    def collect(self, names: Sequence[str], weights: Sequence[float]) -> ShardedPolicy:
+        """Policies that the blocks keep, as one in files: one block at a time is here."""
+        tables = ((p, b, self.one(b, "show", name)) for p, name in enumerate(names) for b in range(self.blocks))
+        return ShardedPolicy.temporary(tables, weights, self.model.bounds, self.model.actions)
+
     def repair(self) -> None:
         """Build what is missing, and start again with nothing but the model."""
         for attempt in range(RESTARTS + 1):
@@ -143,6 +155,20 @@ class Crew:
             except BlocksLost:  # while others were built
                 if attempt == RESTARTS:
                     raise
+
+    def through_losses(self, attempt: Callable[[], Outcome], done: Callable[[], int]) -> Outcome:
+        """The outcome of a run that is attempted again when blocks are lost, as long as more gets `done`."""
+        failures, reached, note = 0, 0, ""
+        while True:
+            try:
+                return replace(attempt(), note=note)
+            except BlocksLost as loss:
+                failures = failures + 1 if done() <= reached else 1
+                reached = max(reached, done())
+                if failures > RESTARTS:
+                    raise BlocksLost(f"{loss}; given up after {failures} losses in a row", loss.blocks) from loss
+                note = f"Blocks were lost during the run and built again (last: {loss.names})."
+            self.repair()
 
     def close(self) -> None:
         self.backend.close()

@@ -40,6 +40,8 @@ class ShardedLearner:
 
     Args:
         crew: the blocks.
+
+    It has no policy before `begin` or `restore`.
     """
 
     def __init__(self, crew: Crew) -> None:
@@ -49,7 +51,11 @@ class ShardedLearner:
         self.accuracy = 1e-3
         self.step = 1.0 / float(self.scales[0])
         self._cold = True  # there are no soft values to start from
-        crew.each("begin")
+        self._advanced = self._parted = False
+
+    def begin(self) -> None:
+        """Start from the uniform policy."""
+        self.crew.each("begin")
         self._move()
 
     @property
@@ -60,13 +66,16 @@ class ShardedLearner:
         """Evaluate the policy: its visits, which give its values."""
         self.crew.each("take")
         self.oracle.flow(max(self.accuracy, FINEST))
+        self._take_in()
+        self._advanced = self._parted = False
+
+    def _take_in(self) -> None:
+        """What the visits say about the policy."""
         parts = self.crew.each("worth")
         values = np.sum([p[0] for p in parts], axis=0)
         self.objective, self.v = float(values[0]), values[1:] - self.model.offsets
         self.normaliser: list[Normaliser] = [p[1] for p in parts]
         self.divergence = float(sum(p[2] for p in parts))
-        self._advanced = False
-        self._parted = False
 
     def look(self) -> ShardedView:
         return ShardedView(self.objective, self.v, self.scales, self.model.gamma, self)
@@ -138,10 +147,16 @@ class ShardedLearner:
             self._cold = self._parted = True
 
     def state(self) -> dict[str, Any]:
-        raise NotImplementedError("a sharded run that was lost starts again")
+        """Between two steps; everything else is in the blocks."""
+        self.advance()
+        return {"accuracy": self.accuracy, "cold": self._cold}
 
     def restore(self, state: dict[str, Any]) -> None:
-        raise NotImplementedError("a sharded run that was lost starts again")
+        """Continue where `state()` was taken; the blocks have been restored."""
+        self.accuracy, self._cold = float(state["accuracy"]), bool(state["cold"])
+        self.crew.each("take")
+        self._take_in()
+        self._advanced, self._parted = True, False
 
 
 def held(parts: list[Normaliser]) -> float:

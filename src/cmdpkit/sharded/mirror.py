@@ -13,11 +13,16 @@ import numpy as np
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import looking_ahead, padded
 from cmdpkit.evaluation.threads import use_at_most
+from cmdpkit.files import load_arrays, save_arrays
 from cmdpkit.model.sharded import ShardedCMDP
-from cmdpkit.sharded.shard import Inbox, Messages, Shard
+from cmdpkit.sharded.shard import KIND, Inbox, Messages
+from cmdpkit.sharded.subspace import SubspaceShard
 
 CURRENT = "current"
 """What the mirror steps lead to, among the policies of a block."""
+
+POLICY, FOUND = ("log_pi", "anchor", "level"), ("visits", "advantages")
+"""Tables that a checkpoint holds: of the policy and the last step to it, and of its evaluation."""
 
 
 class Normaliser(NamedTuple):
@@ -28,7 +33,7 @@ class Normaliser(NamedTuple):
     visits: float  # Σ x
 
 
-class MirrorShard(Shard):
+class MirrorShard(SubspaceShard):
     """A block with a policy that is improved by mirror steps."""
 
     def begin(self, _: Inbox) -> tuple[None, Messages]:
@@ -37,7 +42,6 @@ class MirrorShard(Shard):
         self.anchor = self.log_pi
         self.soft = np.zeros(self.size)
         self.level = np.zeros(self.states)
-        self.total_occupancy = np.zeros(self.pairs.shape)
         return None, []
 
     def take(self, _: Inbox) -> tuple[Any, Messages]:
@@ -129,7 +133,7 @@ class MirrorShard(Shard):
 
     def advance(self, inbox: Inbox) -> tuple[None, Messages]:
         """A_i(s, a) = c_i + γ P V_i − V_i of all costs, from the values of the last sweeps."""
-        self._receive(inbox, self.values[:, : self.columns])
+        self._receive(inbox, self.values)
         table = padded(self.costs.T)
         looking_ahead(self.transitions, self.gamma, table, 1.0, self.pairs.heads)(self.values, self.values, table)
         self.advantages = table[:, : self.columns]
@@ -176,21 +180,30 @@ class MirrorShard(Shard):
             table = table + weights[i] * self.advantages[:, i]
         return -float(np.einsum("s,s->", self.visits, self.pairs.min(self.pairs.like(table)))), []
 
-    def gather(self, _: Inbox) -> tuple[None, Messages]:
-        """Add the occupancy to that of the average of all policies."""
-        self.total_occupancy += self.occupancy
-        return None, []
-
-    def average(self, _: Inbox, name: str) -> tuple[None, Messages]:
-        """The policy whose values are the averages, by name."""
-        self._occupancy = self.total_occupancy.ravel()
-        self.choice[:] = self.pairs.argmin(-self.log_pi)
-        return self.blend([], name)
-
     def play(self, _: Inbox) -> tuple[None, Messages]:
         """Make the most probable actions the current choice, from which an oracle starts."""
         self._chosen[:] = self.pairs.argmin(-self.log_pi)
         return None, []
+
+    # -- files ------------------------------------------------------------------------------------------------------
+
+    def write_mirror(self, _: Inbox, folder: str, name: str) -> tuple[None, Messages]:
+        """Write all that the next step depends on to a file."""
+        own = {"values": self.values[: self.states, : self.columns], "soft": self.soft[: self.states]}
+        tables = {key: getattr(self, key) for key in (*POLICY, *FOUND)}
+        save_arrays(self._path(folder, name), KIND, {"choice": self.choice, **own, **tables}, compress=False)
+        return None, []
+
+    def read_mirror(self, inbox: Inbox, folder: str, name: str, kept: list[str]) -> tuple[None, Messages]:
+        """Read what `write_mirror` wrote; send the values."""
+        arrays = load_arrays(self._path(folder, name), KIND)
+        self.begin([])
+        for key in POLICY:
+            setattr(self, key, arrays[key].reshape(getattr(self, key).shape))
+        for key in FOUND:
+            setattr(self, key, arrays[key])
+        self.soft[: self.states] = arrays["soft"]
+        return self.read(inbox, folder, name, kept)
 
 
 def build_shard(model: ShardedCMDP, threads: int, number: int) -> MirrorShard:

@@ -18,6 +18,7 @@ from cmdpkit.evaluation.patience import breathe
 from cmdpkit.evaluation.system import rounding_floor
 from cmdpkit.exact.mdp import LOOSE, MAX_ROUNDS
 from cmdpkit.sharded.crew import Crew, Step
+from cmdpkit.sharded.krylov import SLOW, improve_values, improve_visits
 from cmdpkit.sharded.shard import BackupSums, Swept
 
 FIRST_BATCH, LARGEST_BATCH = 4, 16
@@ -176,18 +177,18 @@ class Oracle:
     def evaluate(self, accuracy: Array) -> None:
         """V_0..V_m of the current policy to within `accuracy`, or as close as rounding allows, from the last values."""
         factor = self.model.gamma / self._share
-        _, low, high, step = self._sweep_until(lambda span: float((factor * span / 2.0 / accuracy).max()))
+        _, low, high, step = self._sweep_until(lambda span: factor * span / 2.0 / accuracy)
         # |V^π − (TV + middle)| ≤ γ/(1 − γ) · span(D) / 2
         parts = self.crew.fetch(self.crew.submit("settle", factor * (high + low) / 2.0, after=step))
         self.start = np.sum([start for start, _ in parts], axis=0)
         self.largest = np.max([largest for _, largest in parts], axis=0)
 
     def _sweep_until(
-        self, error_of: Callable[[Array], float], measure: bool = False
+        self, error_of: Callable[[Array], Array], measure: bool = False
     ) -> tuple[list[Swept], Array, Array, Step]:
         """Sweep until the error (in units of what is allowed) is at most one; the last numbers, and the last step."""
         step = self.crew.submit("announce", send=True)
-        batch, done, errors = FIRST_BATCH, 0, [math.inf]
+        batch, done, errors, krylov = FIRST_BATCH, 0, [math.inf], True
         while True:
             breathe()
             steps = []
@@ -201,13 +202,17 @@ class Oracle:
             for parts in found:
                 low, high = np.min([p.low for p in parts], axis=0), np.max([p.high for p in parts], axis=0)
                 spans.append(high - low)
-            error = error_of(spans[-1])
+            error = float(error_of(spans[-1]).max())
             errors.append(error)
             stalled = len(errors) > PATIENCE + 1 and min(errors[-PATIENCE:]) >= min(errors[:-PATIENCE])
             if error <= 1.0 or stalled or done >= MOST_SWEEPS:
                 return found[-1], low, high, step
-            before = error_of(spans[0]) if batch > 1 else errors[-2]
-            batch = needed(error, before, max(1, batch - 1))
+            before = float(error_of(spans[0]).max()) if batch > 1 else errors[-2]
+            left = sweeps_left(error, before, max(1, batch - 1))
+            batch = min(left, LARGEST_BATCH)
+            if left > SLOW and krylov:
+                step, krylov, products = improve_values(self.crew, step, error_of, left)
+                self.sweeps, batch = self.sweeps + products, FIRST_BATCH
 
     # -- proofs ---------------------------------------------------------------------------------------------------
 
@@ -220,7 +225,7 @@ class Oracle:
         parts = self.crew.each("follow", name)
         slack, longest = max(p[0] for p in parts), max(p[1] for p in parts)
         factor = model.gamma / self._share
-        last, low, high, _ = self._sweep_until(lambda span: float((factor * span / 2.0 / accuracy).max()), True)
+        last, low, high, _ = self._sweep_until(lambda span: factor * span / 2.0 / accuracy, True)
         start, size = (np.sum([p.sums[i] for p in last], axis=0) for i in range(2))
         largest = np.max([p.sums[2] for p in last], axis=0)
         # A sum over the successors in a row of P_π, each of them and the cost a sum over actions; probabilities that
@@ -245,7 +250,7 @@ class Oracle:
     def flow(self, accuracy: float) -> None:
         """State visits of the policy that is followed."""
         step = self.crew.submit("depart", back=True)
-        batch, done, before = FIRST_BATCH, 0, math.inf
+        batch, done, before, krylov = FIRST_BATCH, 0, math.inf, True
         while True:
             breathe()
             steps = []
@@ -255,14 +260,24 @@ class Oracle:
             # |x − x^π| ≤ |r| / (1 − γ) in the 1-norm, and the mass is 1 / (1 − γ)
             errors = [sum(parts) / accuracy for parts in self.crew.fetch_all(steps)]
             done += batch
+            self.sweeps += batch
             if errors[-1] <= 1.0 or errors[-1] >= before or done >= MOST_SWEEPS:
                 return
-            batch, before = needed(errors[-1], errors[0], max(1, batch - 1)), errors[-1]
+            left, before = sweeps_left(errors[-1], errors[0], max(1, batch - 1)), errors[-1]
+            batch = min(left, LARGEST_BATCH)
+            if left > SLOW and krylov:
+                step, krylov, products = improve_visits(self.crew, step, accuracy, left)
+                self.sweeps, batch = self.sweeps + products, FIRST_BATCH
 
 
 def needed(error: float, before: float, sweeps: int) -> int:
     """How many more sweeps the next batch has, at the contraction of the last ones."""
+    return min(sweeps_left(error, before, sweeps), LARGEST_BATCH)
+
+
+def sweeps_left(error: float, before: float, sweeps: int) -> int:
+    """How many more sweeps are needed, at the contraction of the last ones; a few if there was none."""
     rate = (error / before) ** (1.0 / sweeps) if 0.0 < error < before < math.inf else 1.0
     if rate >= 1.0:
         return FIRST_BATCH
-    return min(max(math.ceil(math.log(error) / -math.log(rate)), 1), LARGEST_BATCH)
+    return max(math.ceil(math.log(error) / -math.log(rate)), 1)

@@ -199,6 +199,9 @@ class ColumnSearch:
             "stuck": self.stuck,
             "calls": self.calls,
             "upper": self.upper,
+            "mixture": None if self.mixture is None else [np.asarray(part).tolist() for part in self.mixture[:4]],
+            "farkas": None if self.farkas is None else self.farkas.tolist(),
+            "farkas_margin": self.farkas_margin,
             "accuracy": oracle.accuracy.tolist(),
             "largest": oracle.largest.tolist(),
             "start": oracle.start.tolist(),
@@ -218,6 +221,10 @@ class ColumnSearch:
         oracle.accuracy, oracle.largest, oracle.start = (
             np.array(state[name], dtype=float) for name in ("accuracy", "largest", "start")
         )
-        oracle.sweeps, oracle.backups, oracle.begun = int(state["sweeps"]), int(state["backups"]), bool(self.values)
+        oracle.sweeps, oracle.backups, oracle.begun = int(state["sweeps"]), int(state["backups"]), self.calls > 0
         oracle.mixes = bool(state["mixes"])
-        self._price()
+        self.upper, self.farkas_margin = float(state["upper"]), float(state["farkas_margin"])
+        self.farkas = None if state["farkas"] is None else np.array(state["farkas"], dtype=float)
+        if state["mixture"] is not None:
+            weights, prices, value, excess = state["mixture"]
+            self.mixture = Mixture(np.array(weights, dtype=float), np.array(prices, dtype=float), value, excess)

@@ -10,6 +10,7 @@ own, not those of BLAS, whose order of summation depends on the number of thread
 
 from __future__ import annotations
 
+import resource
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,6 +63,14 @@ class Swept(NamedTuple):
     sums: tuple[Array, ...] = ()  # ρ · TV, at least ρ · |TV|, and max |V|, if asked for
 
 
+class Traffic(NamedTuple):
+    """What a block has sent, and what its process has used."""
+
+    sent: int  # bytes
+    seconds: float  # of processor time
+    memory: int  # bytes, at most
+
+
 class Shard:
     """A block of a sharded model.
 
@@ -90,7 +99,7 @@ class Shard:
         # Two tables with a halo take turns, where it is small; else sweeps are copied
         self._turns = self.size <= TURNS * self.states
         self._spare = np.zeros((self.size if self._turns else self.states, width))
-        self._backup = np.zeros(self.states)
+        self._backup = np.zeros(self.size if self._turns else self.states)
         self.mix = np.zeros(self.size)  # Σ w_i V_i
         self.choice = np.zeros(self.states, dtype=np.int32)
         self._chosen = np.zeros(self.states, dtype=np.int32)
@@ -114,17 +123,23 @@ class Shard:
         return None, []
 
     def _send(self, table: Array) -> Messages:
-        """The values of own states: all of them once, if any consumer needs all, and parts for the others."""
-        whole = [self._copied(table)] if any(wanted is None for wanted in self.exports) else []
-        messages = whole + [table[wanted] for wanted in self.exports if wanted is not None]
+        """A table of own states, without padding: all of it once, if any consumer needs all, and parts for others.
+
+        A message may be a view, which is read before the next operation on this block.
+        """
+        whole = [self._packed(table, None)] if any(wanted is None for wanted in self.exports) else []
+        messages = whole + [self._packed(table, wanted) for wanted in self.exports if wanted is not None]
         self.sent += sum(message.nbytes for message in messages)
         return messages
 
-    def _copied(self, table: Array) -> Array:
+    def _packed(self, table: Array, wanted: Any) -> Array:
         if table.ndim == 1:
-            return np.array(table)
-        out = np.empty(table.shape)
-        kernels.copy_columns(self.values[: self.states], self.columns, out)
+            return table if wanted is None else table[wanted]
+        out = np.empty((len(table) if wanted is None else wanted.size, self.columns))
+        if wanted is None:
+            kernels.copy_columns(table, self.columns, out)
+        else:
+            kernels.gather_columns(table, wanted, self.columns, out)
         return out
 
     def _receive(self, inbox: Inbox, table: Array) -> None:
@@ -133,7 +148,7 @@ class Shard:
             if table.ndim == 1:
                 table[source.begin : source.end] = message
             else:
-                kernels.copy_columns(message, self.columns, self.values[source.begin : source.end])
+                kernels.copy_columns(message, self.columns, table[source.begin : source.end])
 
     def _send_back(self, table: Array) -> Messages:
         """To every source what its states get, from a table with a halo."""
@@ -149,9 +164,8 @@ class Shard:
             else:
                 table[wanted] += message  # every state occurs once
 
-    def traffic(self, _: Inbox) -> tuple[tuple[int, float], Messages]:
-        """Bytes sent so far, and seconds of processor time of this process."""
-        return (self.sent, time.process_time()), []
+    def traffic(self, _: Inbox) -> tuple[Traffic, Messages]:
+        return Traffic(self.sent, time.process_time(), 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss), []
 
     # -- one step ahead -------------------------------------------------------------------------------------------
 
@@ -165,7 +179,7 @@ class Shard:
         if from_mix:
             self._receive(inbox, self.mix)
         else:
-            self._receive(inbox, self.values[:, : self.columns])
+            self._receive(inbox, self.values)
             kernels.mix(self.values, weights, self.mix)
         cost = self._cost(weights)
         backup, value = self._backup, self.mix
@@ -180,20 +194,15 @@ class Shard:
 
         low, high, moved = zip(*in_blocks(block, self.states, self.transitions.nnz), strict=True)
         own = value[: self.states]
-        numbers = BackupSums(
-            min(low),
-            max(high),
-            sum(moved),
-            _dot(self.initial, backup),
-            self._mass * _largest(backup),
-            _largest(own),
-            _dot(self.initial, own),
-            float(own.sum()),
-        )
+        start, now, total, most, largest = kernels.start_sums(self.initial, backup, own)
+        numbers = BackupSums(min(low), max(high), sum(moved), start, self._mass * most, largest, now, total)
         if not go_on:
             return numbers, []
-        own[:] = backup
-        return numbers, self._send(own)
+        if self._turns:
+            self.mix, self._backup = self._backup, self.mix
+        else:
+            own[:] = backup
+        return numbers, self._send(self.mix[: self.states])
 
     def forget_mix(self, _: Inbox) -> tuple[None, Messages]:
         """Start value iteration from zero."""
@@ -272,11 +281,11 @@ class Shard:
 
     def announce(self, _: Inbox) -> tuple[None, Messages]:
         """Send the values as they are."""
-        return None, self._send(self.values[: self.states, : self.columns])
+        return None, self._send(self.values[: self.states])
 
     def sweep(self, inbox: Inbox, measure: bool) -> tuple[Swept, Messages]:
         """V ← c_π + γ P_π V for all costs at once."""
-        self._receive(inbox, self.values[:, : self.columns])
+        self._receive(inbox, self.values)
         values, out, n = self.values, self._spare, self.columns
         low, high = self._look(values, values, out)
         numbers = Swept(low[:n], high[:n])
@@ -289,11 +298,11 @@ class Shard:
             self.values, self._spare = out, values
         else:
             values[: self.states] = out
-        return numbers, self._send(self.values[: self.states, :n])
+        return numbers, self._send(self.values[: self.states])
 
     def settle(self, inbox: Inbox, shift: Array) -> tuple[tuple[Array, Array], Messages]:
         """The values of the last sweep, moved by a constant (the middle of MacQueen's interval): ρ · V and max |V|."""
-        self._receive(inbox, self.values[:, : self.columns])
+        self._receive(inbox, self.values)
         for i in range(self.columns):
             self.values[:, i] += shift[i]
         own = self.values[: self.states, : self.columns]
@@ -360,11 +369,11 @@ class Shard:
         self.choice[:] = arrays["choice"]
         self.values[: self.states, : self.columns] = arrays["values"]
         self.kept = {each: load_arrays(self._path(folder, each), KIND)["choice"] for each in kept}
-        return None, self._send(self.values[: self.states, : self.columns])
+        return None, self._send(self.values[: self.states])
 
     def install(self, inbox: Inbox) -> tuple[None, Messages]:
         """Take the values of the halo from the messages."""
-        self._receive(inbox, self.values[:, : self.columns])
+        self._receive(inbox, self.values)
         return None, []
 
     def remove(self, _: Inbox, folder: str, name: str) -> tuple[None, Messages]:

@@ -1,9 +1,8 @@
-"""Solving sharded models: the run, what happens when workers are lost, checkpoints, and the certified result."""
+"""Solving sharded models: the run of the column search, and the certified result."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,14 @@ import numpy as np
 from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.certificates.checker import certificate_of_values, mixed_values, refuted
 from cmdpkit.checks import Array
-from cmdpkit.cluster.faults import BlocksLost
 from cmdpkit.evaluation.patience import Stopped, until
-from cmdpkit.files import PathLike, write_json
+from cmdpkit.policy import ShardedPolicy
 from cmdpkit.run.budget import Budget, Snapshot
 from cmdpkit.run.history import History
+from cmdpkit.run.outcome import Outcome
 from cmdpkit.run.status import Status
-from cmdpkit.sharded.crew import RESTARTS, Crew
-from cmdpkit.sharded.policy import ShardedPolicy
+from cmdpkit.sharded.crew import Crew
+from cmdpkit.sharded.folder import Folder
 from cmdpkit.sharded.search import ColumnSearch
 
 HISTORY = ("objective", "violation", "bound", "multipliers", "time")
@@ -30,20 +29,6 @@ PROOF_SHARE, VISIT_SHARE = 0.02, 0.003
 
 LATE = 1e-3
 """When time is up, the values of the policy are proved to this relative accuracy only."""
-
-HEAD = "search.json"
-
-
-@dataclass
-class ShardedOutcome:
-    """The result of a run on blocks."""
-
-    status: Status
-    policy: ShardedPolicy
-    certificate: Certificate
-    history: History
-    iterations: int
-    note: str = ""
 
 
 @dataclass
@@ -60,38 +45,21 @@ class Columns:
     checkpoint: Path | None = None
     rows: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self._written: list[str] = []  # columns in the checkpoint
-        self._last = ""  # name of the values in it
-
-    def solve(self) -> ShardedOutcome:
+    def solve(self) -> Outcome:
         """Run to the end."""
-        failures, reached, note = 0, 0, ""
-        while True:
-            try:
-                outcome = self._attempt()
-                outcome.note = note
-                return outcome
-            except BlocksLost as loss:
-                failures = failures + 1 if len(self.rows) <= reached else 1
-                reached = max(reached, len(self.rows))
-                if failures > RESTARTS:
-                    raise BlocksLost(f"{loss}; given up after {failures} losses in a row", loss.blocks) from loss
-                note = f"Blocks were lost during the run and built again (last: {loss.names})."
-            self.crew.repair()
+        return self.crew.through_losses(self._attempt, lambda: len(self.rows))
 
-    def _attempt(self) -> ShardedOutcome:
-        self.rows.clear()
+    def _attempt(self) -> Outcome:
         search = ColumnSearch(self.crew, self.tol)
-        status = self.budget.spent(0)
-        if self.checkpoint is not None and (self.checkpoint / HEAD).exists():
-            self._restore(search)
-        answer = None
+        self.folder = Folder(self.checkpoint, self.crew, {"method": "columns", "tol": self.tol})
+        resumed = self._continue(search)
+        status, answer = self.budget.spent(0), None
         with contextlib.suppress(Stopped), until(self.budget.exhausted):
             while status is None:
-                if not search.stuck:
+                if not (search.stuck or resumed):  # a checkpoint is written after a question, and before its judgement
                     search.step()
                     self._record(search)
+                resumed = False
                 if search.farkas is not None:
                     status = Status.INFEASIBLE
                 elif search.stuck or search.close_enough:
@@ -105,7 +73,7 @@ class Columns:
             status = self.budget.spent(search.calls) or Status.INTERRUPTED
         if answer is None or status not in (Status.OPTIMAL, Status.NUMERICAL_ERROR):
             answer = self._answer(search, PROOF_SHARE * self.tol if status is Status.INFEASIBLE else LATE)
-        return ShardedOutcome(status, *answer, _history(self.rows), search.calls)
+        return Outcome(status, *answer, _history(self.rows), search.calls)
 
     # -- the answer -----------------------------------------------------------------------------------------------
 
@@ -145,7 +113,7 @@ class Columns:
         return refuted(model, plain, search.farkas, search.farkas_margin)
 
     def _collected(self, names: list[str], shares: Any) -> ShardedPolicy:
-        return ShardedPolicy.collect(self.crew, names, list(shares))
+        return self.crew.collect(names, list(shares))
 
     # -- the record -----------------------------------------------------------------------------------------------
 
@@ -161,62 +129,24 @@ class Columns:
             time=self.budget.elapsed,
         )
         self.rows.append(tuple(np.copy(getattr(news, name)) for name in HISTORY))
-        if self.checkpoint is not None:
-            self._save(search)
+        plain = [[np.asarray(entry).tolist() for entry in row] for row in self.rows] if self.checkpoint else []
+        self.folder.save("write", search.calls, {"search": search.state(), "rows": plain}, search.names)
         self.budget.tell(news)
 
-    # -- checkpoints ----------------------------------------------------------------------------------------------
+    def _continue(self, search: ColumnSearch) -> bool:
+        """Continue from the checkpoint, if there is one."""
+        fresh = not self.rows
+        self.rows.clear()
 
-    def _save(self, search: ColumnSearch) -> None:
-        """The blocks write their slices, each file atomically; then the numbers, which name them."""
-        assert self.checkpoint is not None
-        folder, name = str(self.checkpoint), f"values-{search.calls:06d}"
-        self.crew.each("write", folder, name)
-        for column in search.names[len(self._written) :]:
-            self.crew.each("write_kept", folder, column)
-            self._written.append(column)
-        content = {
-            "model": search.model.fingerprint,
-            "tol": self.tol,
-            "name": name,
-            "search": search.state(),
-            "rows": [[np.asarray(entry).tolist() for entry in row] for row in self.rows],
-        }
-        write_json(self.checkpoint / HEAD, content)
-        if self._last:
-            self.crew.each("remove", folder, self._last)
-        self._last = name
-
-    def _restore(self, search: ColumnSearch) -> None:
-        assert self.checkpoint is not None
-        path = self.checkpoint / HEAD
-        try:
-            saved = json.loads(path.read_text("utf-8"))
-            if saved["model"] != search.model.fingerprint or saved["tol"] != self.tol:
-                raise ValueError("it belongs to another model or tolerance; use another folder")
-            count = len(saved["search"]["values"])
-            names = [f"column-{j:04d}" for j in range(count)]
-            step = self.crew.submit("read", str(self.checkpoint), saved["name"], names, send=True)
-            self.crew.fetch(step)
-            self.crew.fetch(self.crew.submit("install", after=step))
+        def restore(saved: dict[str, Any]) -> None:
             search.restore(saved["search"])
             self.rows[:] = [tuple(np.array(entry) for entry in row) for row in saved["rows"]]
-            self._written, self._last = names, str(saved["name"])
-        except (KeyError, TypeError, json.JSONDecodeError, ValueError, FileNotFoundError) as error:
-            raise ValueError(f"{path} is not a checkpoint that this run can continue from: {error}") from error
+            if fresh:  # of a process that is gone
+                self.budget.started -= float(self.rows[-1][HISTORY.index("time")])
+
+        return self.folder.load("read", restore)
 
 
 def _history(rows: list[tuple[Any, ...]]) -> History:
     columns = zip(*rows, strict=True) if rows else ((),) * len(HISTORY)
     return History(dict(zip(HISTORY, columns, strict=True)))
-
-
-def check_folder(checkpoint: PathLike | None) -> Path | None:
-    """The folder of a checkpoint, which is made if it does not exist."""
-    if checkpoint is None:
-        return None
-    folder = Path(checkpoint)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"the checkpoint of a sharded model is a folder, and {folder} is a file")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder.resolve()

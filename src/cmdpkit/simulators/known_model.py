@@ -10,7 +10,7 @@ import numpy as np
 
 from cmdpkit.checks import Array, digest
 from cmdpkit.cluster import distributed, in_order
-from cmdpkit.model import CMDP, StagedTransitions, as_csr, refuse_averages
+from cmdpkit.model import CMDP, StagedTransitions, as_csr
 from cmdpkit.simulators.simulator import Integers, Returns, Simulator, Sums, ranges, stream
 
 STREAM_ROLLOUTS = 1_024
@@ -32,8 +32,7 @@ class ModelSimulator(Simulator):
     block = BLOCK
 
     def __init__(self, cmdp: CMDP) -> None:
-        refuse_averages(cmdp, "simulation")
-        self.cmdp = cmdp
+        self.cmdp, self.criterion = cmdp, cmdp.criterion
         self.states, self.actions, self.gamma = cmdp.states, cmdp.actions, cmdp.gamma
         self.pairs = cmdp.pairs
         self.constraints, self.maximise = cmdp.constraints, cmdp.maximise
@@ -196,10 +195,10 @@ class StagedSimulator(ModelSimulator):
     def ends_within(self) -> int:
         return self._steps
 
-    def sums(self, horizon: int) -> Sums:
+    def sums(self, horizon: int, bias: float = 0.0) -> Sums:
         weights = self.gamma ** np.arange(self._steps)
-        none = np.zeros(len(self.lows))
-        return Sums(self.lows @ weights, (self.highs - self.lows) @ weights, none, none)
+        least, span, none = self.lows @ weights, (self.highs - self.lows) @ weights, np.zeros(len(self.lows))
+        return Sums(least, span, none, none, least, least + span)
 
     @cached_property
     def _matrix(self) -> tuple[Any, Any, Any]:
@@ -213,30 +212,27 @@ class StagedSimulator(ModelSimulator):
         return _starts(np.array([0, states.size]), states, self.cmdp.initial[states])
 
 
-def as_simulator(model: Any, what: str = "simulation", horizons: bool = False) -> Simulator:
-    """Return a simulator unchanged; make one of a model, if its values are those of rollouts.
+def as_simulator(model: Any, what: str = "simulation", others: bool = False) -> Simulator:
+    """Return a simulator; make one of a model, if its values are those of rollouts.
 
-    `horizons` says that finite horizons are welcome, of which the simulator has a state for each state and stage.
+    `others` says that finite horizons, of which the simulator has a state for each state and stage, and long-run
+    averages are welcome.
     """
-    if isinstance(model, CMDP):
-        if model.criterion == "average":
-            raise ValueError(
-                f"{what} cannot prove a long-run average: no rollout is long enough, and how fast a chain mixes is not "
-                "known from samples. evaluate() and certify() of this model are exact; for rollouts, give it a "
-                "discount, as in model.with_criterion(gamma=0.999), with limits per step"
-            )
-        if model.criterion == "total" and horizons:
-            raise ValueError(
-                f"{what} is for discounted models and finite horizons, where it is known when a rollout may end; the "
-                f"criterion of this one is the {model.value_name}. evaluate() and certify() of this model are exact; "
-                "for rollouts, give it a horizon, as in model.with_criterion(horizon=1000)"
-            )
-        if model.criterion in ("total", "horizon") and not horizons:
-            raise ValueError(
-                f"{what} is for discounted models; the criterion of this one is the {model.value_name}. Solve it from "
-                "its transitions: solve(model) and certify(model, policy) prove the optimum"
-            )
-        return StagedSimulator(model) if model.criterion == "horizon" else ModelSimulator(model)
-    if not isinstance(model, Simulator):
+    if not isinstance(model, (CMDP, Simulator)):
         raise TypeError(f"a cmdpkit.CMDP or cmdpkit.Simulator is needed, not {type(model).__name__}")
-    return model
+    if model.criterion == "total" and others:
+        raise ValueError(
+            f"{what} is for discounted models, finite horizons and long-run averages, where it is known when a rollout "
+            f"may end; the criterion of this one is the {model.value_name}. evaluate() and certify() of this model are "
+            "exact; for rollouts, give it a horizon, as in model.with_criterion(horizon=1000)"
+        )
+    if model.criterion != "discounted" and not others:
+        known = isinstance(model, CMDP)
+        hint = "Solve it from its transitions: solve(model) and certify(model, policy) prove the optimum"
+        hint = hint if known else "CMDP.from_samples(...) estimates a model that can be solved"
+        raise ValueError(
+            f"{what} is for discounted models; the criterion of this one is the {model.value_name}. {hint}"
+        )
+    if isinstance(model, Simulator):
+        return model
+    return StagedSimulator(model) if model.criterion == "horizon" else ModelSimulator(model)

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cmdpkit.checks import Array, check_count, check_gamma, digest
+from cmdpkit.checks import Array, check_count, digest
 from cmdpkit.cluster import in_order
-from cmdpkit.model import Label, Limit, Pairs, Problem, check_available, check_labels, check_limits
+from cmdpkit.model import Label, Limit, Pairs, Problem, check_available, check_criterion, check_labels, check_limits
 
 Integers = NDArray[np.int64]
 LEARNING, JUDGING, STARTS = 1, 2, 3
@@ -55,6 +55,8 @@ class Sums(NamedTuple):
     span: Array  # (n,) by how much a rollout can exceed it
     rest_low: Array  # (n,) what is cut off is at least this
     rest_high: Array  # (n,) and at most this
+    lowest: Array  # (n,) the whole sum is at least this
+    highest: Array  # (n,) and at most this
 
 
 TOGETHER = 50_000
@@ -62,6 +64,9 @@ TOGETHER = 50_000
 
 BLOCK = 1_000_000
 """Transitions in a block of work by default."""
+
+ABREAST = 1_000
+"""Rollouts of a long-run average that are advanced together, though they are longer than a block."""
 
 
 class Simulator(Problem):
@@ -72,9 +77,11 @@ class Simulator(Problem):
             quantities of each step (m + 1, n): row 0 the reward (or cost), then one row per limit.
         start: called with a number n and a random generator; returns n initial states.
         states, actions: number of states and of actions; states are 0..states − 1.
-        gamma: the discount factor, in [0, 1). Simulators have discounted sums only. For a finite horizon of T steps
-            make the stage part of the state, with one more state for the end, at which all quantities are 0, and take
-            a gamma near 1: a sum is then off by at most T (1 − gamma) times that of its absolute terms.
+        gamma: the discount factor, in [0, 1). For a finite horizon of T steps make the stage part of the state, with
+            one more state for the end, at which all quantities are 0, and take a gamma near 1: a sum is then off by at
+            most T (1 − gamma) times that of its absolute terms.
+        average: long-run averages per step, instead of gamma. They are learned from pooled transitions, and
+            certificates need a statement on how soon the process forgets where it was, `Sampling(mixing=...)`.
         constraints: limits without values, as in `AtMost(None, 5.0, name="power")`; the values come from `step`.
         maximise: True if row 0 is a reward, False for a cost.
         objective_name, objective_per_step: as for `CMDP`.
@@ -115,7 +122,8 @@ class Simulator(Problem):
         *,
         states: int,
         actions: int,
-        gamma: float,
+        gamma: float | None = None,
+        average: bool = False,
         constraints: Sequence[Limit] = (),
         maximise: bool = True,
         bounds: Sequence[tuple[float, float]] | None = None,
@@ -134,11 +142,14 @@ class Simulator(Problem):
                 raise TypeError(f"{name} must be callable, not {type(function).__name__}")
         if gamma == 1:
             raise ValueError(
-                "gamma = 1 needs a model: a simulator has discounted sums only. For a finite horizon of T steps, make "
-                "the stage part of the state and take gamma = 1 - 0.001/T; for a long-run average, take a gamma near "
-                "1 and limits with per_step=True; or estimate a model, as in CMDP.from_samples(...)"
+                "gamma = 1 needs a model: a simulator has discounted sums or long-run averages. For a finite horizon "
+                "of T steps, make the stage part of the state and take gamma = 1 - 0.001/T; for a long-run average, "
+                "give average=True instead of gamma; or estimate a model, as in CMDP.from_samples(...)"
             )
-        self.states, self.actions, self.gamma = int(states), int(actions), check_gamma(gamma)
+        if gamma is None and average is False:
+            raise TypeError("gamma is needed, a discount factor below 1; or average=True for long-run averages")
+        self.criterion, self.gamma, _ = check_criterion(gamma, None, average)
+        self.states, self.actions = int(states), int(actions)
         pairs = Pairs(self.states, self.actions)
         if available is not None:
             pairs = check_available(available, self.states, self.actions)
@@ -163,18 +174,28 @@ class Simulator(Problem):
         """After so many steps nothing is counted any more; None if that is not known."""
         return None
 
-    def sums(self, horizon: int) -> Sums:
-        """Bounds on the sums over rollouts of this many steps, and on what comes after them."""
+    def sums(self, horizon: int, bias: float = 0.0) -> Sums:
+        """Bounds on the sums over rollouts of this many steps, and on what comes after them.
+
+        For long-run averages on T times the average, from which the mean sum over T steps differs by at most `bias`
+        times the range of a quantity.
+        """
         low, high = self.bounds.T
+        if self.criterion == "average":
+            least, span, off = horizon * low, horizon * (high - low), bias * (high - low)
+            return Sums(least, span, -off, off, least, least + span)
         length = (1.0 - self.gamma**horizon) / (1.0 - self.gamma)
         rest = self.gamma**horizon / (1.0 - self.gamma)
-        return Sums(low * length, (high - low) * length, rest * low, rest * high)
+        least, span = low * length, (high - low) * length
+        return Sums(least, span, rest * low, rest * high, least + rest * low, least + span + rest * high)
 
     def identity(self) -> dict[str, Any]:
         """What is known of the simulator, as plain data, to recognise its checkpoints."""
         limits = [[c.name, c.symbol, c.bound, c.per_step] for c in self.constraints]
-        sizes = {"states": self.states, "actions": self.actions, "gamma": self.gamma, "maximise": self.maximise}
+        sizes: dict[str, Any] = {"states": self.states, "actions": self.actions}
+        sizes |= {"gamma": self.gamma, "maximise": self.maximise}
         sizes |= {"objective_per_step": True} if self.objective_per_step else {}
+        sizes |= {"criterion": self.criterion} if self.criterion != "discounted" else {}
         sizes |= {"block": self.block} if self.block not in (BLOCK, type(self).block) else {}
         masked = {} if self.pairs.is_full else {"available": digest(self.pairs.first, self.pairs.action)}
         return sizes | masked | {"limits": limits}
@@ -269,6 +290,8 @@ class Simulator(Problem):
         starts = self.pairs.count if pairs else 1
         length = 1.0 / (1.0 - self.gamma) if horizon is None else horizon
         size = max(1, min(TOGETHER, int(self.block / length)))
+        if self.criterion == "average":
+            size = max(size, ABREAST)
         blocks = list(enumerate(ranges(starts * rollouts, size)))
         shared = (cumulative, horizon, rollouts, tuple(seed), pairs, mix, extra, away)
         sums, squares, transitions = np.zeros((starts, len(mix))), np.zeros((starts, len(mix))), 0

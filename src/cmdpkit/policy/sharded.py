@@ -6,15 +6,14 @@ import json
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.files import PathLike, load_arrays, save_arrays, write_json
-from cmdpkit.sharded.crew import Crew
+from cmdpkit.files import PathLike, copy_whole, load_arrays, save_arrays, write_json
 
 KIND, FORMAT = "cmdpkit block of a policy", 1
 HEAD, FILE = "policy.json", "policy-{part}-{block:05d}.npz"
@@ -44,24 +43,20 @@ class ShardedPolicy:
             raise ValueError(f"{self.folder / HEAD} does not describe a sharded policy: {error}") from error
 
     @classmethod
-    def collect(cls, crew: Crew, names: Sequence[str], weights: Sequence[float]) -> ShardedPolicy:
-        """Write policies that the blocks keep to a temporary folder, one block at a time."""
+    def temporary(
+        cls, blocks: Iterable[tuple[int, int, Array]], weights: Sequence[float], bounds: Sequence[int], actions: int
+    ) -> ShardedPolicy:
+        """Write tables (part, block, probabilities), as they come, to a folder that is removed with the policy."""
         folder = Path(tempfile.mkdtemp(prefix="cmdpkit-policy-"))
         try:
-            return cls._written(crew, folder, names, weights)
+            for part, block, table in blocks:
+                save_arrays(folder / FILE.format(part=part, block=block), KIND, _packed(table))
+            head = {"kind": "ShardedPolicy", "format": FORMAT, "weights": [float(w) for w in weights]}
+            write_json(folder / HEAD, {**head, "bounds": list(bounds), "actions": actions})
+            policy = cls(folder)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-
-    @classmethod
-    def _written(cls, crew: Crew, folder: Path, names: Sequence[str], weights: Sequence[float]) -> ShardedPolicy:
-        for part, name in enumerate(names):
-            for block in range(crew.blocks):
-                table = crew.one(block, "show", name)
-                save_arrays(folder / FILE.format(part=part, block=block), KIND, _packed(table))
-        head = {"kind": "ShardedPolicy", "format": FORMAT, "weights": [float(w) for w in weights]}
-        write_json(folder / HEAD, {**head, "bounds": list(crew.model.bounds), "actions": crew.model.actions})
-        policy = cls(folder)
         weakref.finalize(policy, shutil.rmtree, folder, ignore_errors=True)
         return policy
 
@@ -102,15 +97,22 @@ class ShardedPolicy:
         """Write the policy to a folder, a file for each block, without pickle."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
-        names = [FILE.format(part=p, block=b) for p in range(self.weights.size) for b in range(self.blocks)]
-        for name in [*names, HEAD]:  # the description last: a folder that has one is complete
-            shutil.copyfile(self.folder / name, target / f".{name}.tmp")
-            (target / f".{name}.tmp").replace(target / name)
+        for name in [*self.files, HEAD]:  # the description last: a folder that has one is complete
+            copy_whole(self.folder / name, target / name)
+
+    @property
+    def files(self) -> list[str]:
+        """The names of the files with its blocks."""
+        return [FILE.format(part=p, block=b) for p in range(self.weights.size) for b in range(self.blocks)]
 
     @classmethod
     def load(cls, folder: PathLike) -> ShardedPolicy:
         """Read a policy that `save` has written; its blocks are read when they are used."""
-        return cls(folder)
+        policy = cls(folder)
+        missing = [name for name in policy.files if not (policy.folder / name).is_file()]
+        if missing:
+            raise ValueError(f"the policy in {policy.folder} is not complete: {missing[0]} is missing")
+        return policy
 
     def __repr__(self) -> str:
         kind = "stationary" if self.is_stationary else f"mixture of {self.weights.size}"

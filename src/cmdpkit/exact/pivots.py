@@ -1,0 +1,165 @@
+"""Small models: the dual simplex method on occupancies, from the best policy without limits.
+
+In the occupancy LP (linprog.py) a basis is one pair for every state, and one pair or slack more for every limit. The
+best policy without limits, found by policy iteration, is such a basis with the slacks of all limits: no pair would
+improve it, but slacks are negative where limits are missed. Each pivot removes a negative variable. On a model of a
+hundred states, where the inverse of the basis is cheap to keep, this ends before a general method has begun.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from cmdpkit.checks import Array
+from cmdpkit.exact.mdp import Stop
+from cmdpkit.model import CMDP, StagedTransitions
+from cmdpkit.policy import TabularPolicy
+
+SMALL_STATES, SMALL_TABLE = 200, 400_000
+"""The most states, and the most entries of P, for which pivots are faster than the column search (measured)."""
+
+FEASIBLE = 1e-12
+"""Occupancies and slacks above minus this, of a total of one, count as positive."""
+
+PIVOT = 1e-9
+"""The least size of a pivot element."""
+
+TIES = 1e-12
+"""Of pairs whose reduced costs reach zero together, up to this, the one with the largest pivot element enters."""
+
+ROUNDS = 100
+"""Policies at most until the best one without limits; a dozen are usual."""
+
+
+class Vertex(NamedTuple):
+    """A basic solution of the occupancy LP and of its dual."""
+
+    policy: TabularPolicy  # randomised in as many states as there are limits at most
+    choice: Any  # (S,) its most frequent action
+    multipliers: Array  # (rows,)
+    values: Array  # (S,) of the dual: the Lagrangian from every state
+
+
+def is_pivotable(cmdp: CMDP) -> bool:
+    """Whether a model is small enough, and has sums as its values."""
+    staged = isinstance(cmdp.transitions, StagedTransitions)
+    fits = cmdp.states <= SMALL_STATES and cmdp.states * cmdp.pairs.count <= SMALL_TABLE
+    return fits and not staged and cmdp.criterion != "average"
+
+
+def optimal_vertex(cmdp: CMDP, stop: Stop) -> Vertex | None:
+    """The best vertex; None where there is none, where rounding is in the way, or if `stop` says so.
+
+    What it is worth is for the caller to prove.
+    """
+    program = _Program(cmdp)
+    with np.errstate(all="ignore"):  # what is not finite is refused
+        choice = program.best_alone()
+        basis = None if choice is None else program.pivoted(choice, stop)
+        return None if basis is None else program.vertex(basis)
+
+
+class _Program:
+    """min c·x subject to x·table = right, x ≥ 0, in units in which occupancies sum to one and costs span one."""
+
+    def __init__(self, cmdp: CMDP) -> None:
+        self.cmdp, self.pairs = cmdp, cmdp.pairs
+        states, pairs, m = cmdp.states, cmdp.pairs.count, cmdp.num_rows
+        self.units: Array = np.where(cmdp.spans > 0.0, cmdp.spans, 1.0)
+        self.costs: Array = np.zeros((m + 1, pairs + m))
+        np.divide(cmdp.costs, self.units[:, None], out=self.costs[:, :pairs])
+        # One row for every pair, (1 at its state − γ P, its limited costs), and for every slack
+        self.table: Array = np.zeros((pairs + m, states + m))
+        flow = self.table[:pairs, :states]
+        chances = cmdp.transitions
+        np.multiply(chances.toarray() if sp.issparse(chances) else chances, -cmdp.gamma, out=flow)
+        flow[np.arange(pairs), cmdp.pairs.state] += 1.0
+        self.table[:pairs, states:] = self.costs[1:, :pairs].T
+        self.table[pairs:, states:] = np.eye(m)
+        self.right: Array = cmdp.step_weight * np.append(cmdp.initial, cmdp.offsets / self.units[1:])
+
+    def best_alone(self) -> Any:
+        """(S,) the best choice without limits, by policy iteration from a far-sighted policy."""
+        from scipy.linalg import lapack
+
+        pairs, states = self.pairs, self.cmdp.states
+        flow, cost = self.table[: pairs.count, :states], self.costs[0, : pairs.count]
+        shares = pairs.uniform().reshape(-1)
+        mean_cost = np.add.reduceat(shares * cost, pairs.first[:-1])
+        mean_flow = np.add.reduceat(shares[:, None] * flow, pairs.first[:-1], axis=0)
+        value, choice = lapack.dgesv(mean_flow, mean_cost)[2], None
+        for _ in range(ROUNDS):
+            advantage = cost - flow @ value
+            best = pairs.argmin(pairs.like(advantage))
+            if choice is not None:
+                noise = 1e-14 * (float(np.abs(value).max()) + 1.0)
+                better = advantage[pairs.rows(best)] < -noise
+                if not better.any():
+                    return choice
+                best = np.where(better, best, choice)
+            choice = best
+            rows = pairs.rows(choice)
+            value = lapack.dgesv(flow[rows], cost[rows])[2]
+        return None
+
+    def pivoted(self, choice: Any, stop: Stop) -> Any:
+        """The basis of an optimal vertex, by the dual simplex method from a choice that is best without limits."""
+        from scipy.linalg.blas import dger
+
+        pairs, m = self.pairs.count, self.cmdp.num_rows
+        basis = np.append(self.pairs.rows(choice), np.arange(pairs, pairs + m))
+        try:
+            inverse = np.asfortranarray(np.linalg.inv(self.table[basis]))  # its columns belong to the basis
+        except np.linalg.LinAlgError:
+            return None
+        x = self.right @ inverse
+        reduced = self.costs[0] - self.table @ (inverse @ self.costs[0, basis])
+        for _ in range(3 * basis.size + 50):
+            leave = int(x.argmin())
+            if not x[leave] < -FEASIBLE:
+                return basis if np.isfinite(x).all() else None
+            row = self.table @ inverse[:, leave]
+            enter = _entering(row, reduced)
+            if enter is None or stop():
+                return None  # nothing can enter: the limits cannot be met
+            column = self.table[enter] @ inverse
+            reduced -= reduced[enter] / row[enter] * row
+            step = x[leave] / column[leave]
+            x -= step * column
+            x[leave] = step
+            pivot = inverse[:, leave] / column[leave]
+            column[leave] -= 1.0
+            inverse = dger(-1.0, pivot, column, a=inverse, overwrite_a=True)
+            basis[leave] = enter
+        return None
+
+    def vertex(self, basis: Any) -> Vertex | None:
+        """The solution that belongs to a basis, from a factorisation of its own."""
+        from scipy.linalg import lapack
+
+        cmdp, pairs, states = self.cmdp, self.pairs, self.cmdp.states
+        factors, pivots, failed = lapack.dgetrf(self.table[basis])
+        x = lapack.dgetrs(factors, pivots, self.right, trans=1)[0]
+        dual = lapack.dgetrs(factors, pivots, self.costs[0, basis])[0]
+        if failed or not (np.isfinite(x).all() and np.isfinite(dual).all()):
+            return None
+        played = np.full(pairs.count + cmdp.num_rows, -1.0)
+        played[basis] = np.maximum(x, 0.0)
+        occupancy = played[: pairs.count]
+        choice = pairs.argmin(pairs.like(-occupancy))
+        policy = TabularPolicy.from_occupancy(pairs, pairs.like(occupancy), pairs.one_hot(choice))
+        multipliers = np.maximum(-dual[states:], 0.0) * self.units[0] / self.units[1:]
+        return Vertex(policy, choice, multipliers, self.units[0] * dual[:states])
+
+
+def _entering(row: Array, reduced: Array) -> int | None:
+    """Which variable enters: the first whose reduced cost falls to zero when the price of the leaving one rises."""
+    usable = np.flatnonzero(row < -PIVOT)
+    if not usable.size:
+        return None
+    ratios = np.maximum(reduced[usable], 0.0) / -row[usable]
+    ties = usable[ratios <= ratios.min() + TIES]
+    return int(ties[row[ties].argmin()])

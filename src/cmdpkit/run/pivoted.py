@@ -1,0 +1,64 @@
+"""`auto` on a small model: a vertex of the occupancy LP found by pivots, and its proof."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+
+from cmdpkit.certificates.certificate import Certificate
+from cmdpkit.certificates.checker import certificate_of
+from cmdpkit.evaluation.backup import bellman
+from cmdpkit.evaluation.bounds import bound_from_backup
+from cmdpkit.evaluation.patience import Stopped, until
+from cmdpkit.evaluation.system import Plan
+from cmdpkit.exact.memory import Memory
+from cmdpkit.exact.pivots import Vertex, is_pivotable, optimal_vertex
+from cmdpkit.model import CMDP
+from cmdpkit.run.budget import Budget, Snapshot
+from cmdpkit.run.history import History
+from cmdpkit.run.outcome import Outcome
+from cmdpkit.run.status import Status
+
+
+def solve_by_pivots(cmdp: CMDP, tol: float, budget: Budget) -> Outcome | None:
+    """The best policy with its certificate; None where this way does not apply, or proves nothing."""
+    if not cmdp.num_rows or not is_pivotable(cmdp) or budget.spent(0) is not None:
+        return None
+    vertex = None
+    with contextlib.suppress(Stopped), until(budget.exhausted):
+        vertex = optimal_vertex(cmdp, budget.exhausted)
+    if vertex is None:
+        return None
+    certificate, bound = _proved(cmdp, vertex)
+    if not (certificate.optimal(tol) and as_good(cmdp, certificate, bound, tol * cmdp.fine_scales[1:], tol)):
+        return None
+    prices = certificate.multipliers.copy()
+    objective, violation = certificate.objective, certificate.violation
+    news = Snapshot(1, objective, violation, certificate.bound, prices, budget.elapsed)
+    budget.tell(news)
+    columns = ("objective", "violation", "bound", "multipliers", "time")
+    history = History({name: (np.copy(getattr(news, name)),) for name in columns})
+    return Outcome(Status.OPTIMAL, vertex.policy, certificate, history, 1, memory=_memory(cmdp, vertex, certificate))
+
+
+def _proved(cmdp: CMDP, vertex: Vertex) -> tuple[Certificate, float]:
+    """The certificate of a vertex, and the bound that its dual values prove."""
+    prices = cmdp.netted(vertex.multipliers)
+    weights = np.append(1.0, prices)
+    backup = bellman(cmdp, weights @ cmdp.costs, vertex.values, vertex.choice)
+    bound = bound_from_backup(cmdp, weights, vertex.values, backup)
+    return certificate_of(cmdp, vertex.policy, prices, bound, Plan("dense")), bound
+
+
+def as_good(cmdp: CMDP, certificate: Certificate, bound: float, allowed: object, tol: float) -> bool:
+    """Whether a policy is as good as a search must make it, also relative to the size of small costs."""
+    values = certificate.constraint_values[cmdp.owners]
+    v_0, v = cmdp.sense * certificate.objective, cmdp.signs * values - cmdp.offsets
+    return v_0 - bound <= tol * cmdp.proof_scale(v_0) and bool((v <= allowed).all())
+
+
+def _memory(cmdp: CMDP, vertex: Vertex, certificate: Certificate) -> Memory:
+    """The policy as the one column that the next search starts from."""
+    sums = np.append(cmdp.sense * certificate.objective, cmdp.signs * certificate.constraint_values[cmdp.owners])
+    return Memory(cmdp, (vertex.policy,), sums[None], np.ones(1), vertex.choice)
