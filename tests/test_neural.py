@@ -598,8 +598,8 @@ def test_refusals_before_any_work():
     for wrong in ({"steps": 0}, {"hidden": [8, 0.5]}, {"radius": 0.0}, {"damping": -1.0}, {"smoothing": 1.5}):
         with pytest.raises((ValueError, TypeError), match=next(iter(wrong))):
             NeuralLearner(ACROBOT, [50, 50], **wrong)
-    with pytest.raises(TypeError, match="Discrete or a Box"):
-        Actions.of(gymnasium.spaces.MultiDiscrete([2, 2]))
+    with pytest.raises(TypeError, match="MultiDiscrete or a Box"):
+        Actions.of(gymnasium.spaces.MultiBinary(2))
     with pytest.raises(TypeError, match="FlattenObservation"):
         NeuralLearner("FrozenLake-v1", [1.0])
     with pytest.raises(ValueError, match="reports no costs"):

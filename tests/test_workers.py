@@ -41,9 +41,7 @@ class Coins(gymnasium.Env):
 @pytest.mark.parametrize("persist", [False, True])
 def test_numbers_do_not_depend_on_the_workers(persist):
     """A lambda, which could not be imported there, and five environments on 1 and 3 processes."""
-    runs = [
-        ck.train(lambda: Coins(), limits=[5.0], workers=workers, persist=persist, **SMALL) for workers in (None, 3)
-    ]
+    runs = [ck.train(lambda: Coins(), limits=[5.0], workers=workers, persist=persist, **SMALL) for workers in (None, 3)]
     for run in runs[1:]:
         for name in ("objective", "constraint_values", "multipliers", "divergence"):
             np.testing.assert_array_equal(run.history[name], runs[0].history[name])

@@ -12,7 +12,7 @@ import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from cmdpkit.cluster import distributed
-from cmdpkit.envs.costs import FloatCosts
+from cmdpkit.envs.costs import CostsOnly, FloatCosts
 
 SAME_STEP = AutoresetMode.SAME_STEP
 
@@ -23,7 +23,7 @@ COPIES = 4
 def spread(env: Any, num_envs: int | None = None, workers: int | None = None, **options: Any) -> Any:
     """The copies of `as_batch`: in this process, in `workers` others, or on those of the cluster that is in use."""
     if not distributed() and workers in (None, 1):
-        return as_batch(env, num_envs, **options)
+        return lean_batch(env, num_envs, options)
     from cmdpkit.envs.scattered import Scattered
 
     if distributed() and workers is not None:
@@ -46,6 +46,17 @@ def as_batch(env: str | Callable[[], Any] | VectorEnv, num_envs: int | None = No
         >>> as_batch(lambda: WithCosts(gymnasium.make("CartPole-v1"), lambda step: step.action), num_envs=4)
         SyncVectorEnv(num_envs=4)
     """
+    return _batch(env, num_envs, options, _copies)
+
+
+def lean_batch(env: Any, num_envs: int | None, options: dict[str, Any]) -> VectorEnv:
+    """The same for callers that read costs only, and copy what they keep: infos hold nothing else."""
+    return _batch(env, num_envs, options, _lean_copies)
+
+
+def _batch(
+    env: Any, num_envs: int | None, options: dict[str, Any], copies: Callable[[Callable[[], Any], int], VectorEnv]
+) -> VectorEnv:
     if isinstance(env, VectorEnv):
         if num_envs not in (None, env.num_envs):
             raise ValueError(f"{env} has {env.num_envs} environments, but {num_envs} are asked for")
@@ -73,10 +84,10 @@ def as_batch(env: str | Callable[[], Any] | VectorEnv, num_envs: int | None = No
             batch = gymnasium.make_vec(name, num_envs=num_envs, **options)
             if _same_step(batch):
                 return batch
-        return _copies(lambda: gymnasium.make(name, **options), num_envs)
+        return copies(lambda: gymnasium.make(name, **options), num_envs)
     if not callable(env):
         raise TypeError(f"env must be a name, a function that makes an environment, or a VectorEnv, not {env!r}")
-    return _copies(env, num_envs)
+    return copies(env, num_envs)
 
 
 def _import_from_here(name: str) -> None:
@@ -93,6 +104,10 @@ def _import_from_here(name: str) -> None:
 def _copies(make: Callable[[], Any], count: int) -> VectorEnv:
     # A batch takes the type of a cost from the first report: after an int 0 all other costs would be truncated.
     return SyncVectorEnv([lambda: FloatCosts(make())] * count, autoreset_mode=SAME_STEP)
+
+
+def _lean_copies(make: Callable[[], Any], count: int) -> VectorEnv:
+    return SyncVectorEnv([lambda: CostsOnly(make())] * count, copy=False, autoreset_mode=SAME_STEP)
 
 
 def _same_step(batch: VectorEnv) -> bool:

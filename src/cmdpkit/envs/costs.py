@@ -68,7 +68,7 @@ class WithCosts(gymnasium.Wrapper[Any, Any, Any, Any]):
         if "cost" in info or "costs" in info:
             raise ValueError(f"{self.env} already reports costs; WithCosts is not needed")
         costs = _checked(self._fn(taken), lambda: f"fn returned for {taken}")
-        shape = np.shape(costs)
+        shape = () if isinstance(costs, float) else costs.shape
         if self._shape is None:
             self._shape = shape
         if shape != self._shape:
@@ -106,6 +106,18 @@ class FloatCosts(gymnasium.Wrapper[Any, Any, Any, Any]):
             if name in info:
                 info = {**info, name: _checked(info[name], lambda: f"{self.env} reported in step")}
         return observation, _reward(reward, self.env), terminated, truncated, info
+
+
+class CostsOnly(FloatCosts):
+    """The same, with nothing in `info` but the costs: a batch would gather everything else in every step."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return self.env.reset(seed=seed, options=options)[0], {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = super().step(action)
+        costs: dict[str, Any] = {name: info[name] for name in ("cost", "costs") if name in info}
+        return observation, reward, terminated, truncated, costs
 
 
 def read_costs(infos: Mapping[str, Any], num_envs: int, count: int | None = None) -> Array:

@@ -10,7 +10,7 @@ from gymnasium.vector import VectorEnv
 
 from cmdpkit.cluster.crew import Crew
 from cmdpkit.cluster.session import processors
-from cmdpkit.envs.batch import COPIES, as_batch
+from cmdpkit.envs.batch import COPIES, as_batch, lean_batch
 from cmdpkit.envs.processes import Processes
 
 Place = tuple[int, int]
@@ -52,4 +52,4 @@ class Scattered:
 
 def _make(what: tuple[Any, dict[str, Any]], place: Place) -> VectorEnv:
     env, options = what
-    return as_batch(env, place[1] - place[0], **options)
+    return lean_batch(env, place[1] - place[0], options)

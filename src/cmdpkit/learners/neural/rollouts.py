@@ -180,7 +180,7 @@ Piece = tuple[list[int], Any, tuple[int, int], Any]
 def _roll(envs: Any, shared: tuple[NeuralPolicy, int, int, int], piece: Piece) -> Any:
     """Roll the policy out in some of n environments: the columns of a rollout that are theirs."""
     (policy, steps, costs, n), (seeds, noise, (begin, end), start) = shared, piece
-    count, draw, for_env = end - begin, policy.actions.draw, policy.actions.for_env
+    count, for_env = end - begin, policy.actions.for_env
     observations = envs.reset(seed=seeds)[0] if start is None else start
     if observations[0].size != policy.width:
         raise ValueError(f"observations have {observations[0].size} numbers, but the policy expects {policy.width}")
@@ -194,7 +194,7 @@ def _roll(envs: Any, shared: tuple[NeuralPolicy, int, int, int], piece: Piece) -
     for t in range(steps):
         seen[t] = observations.reshape(count, -1)
         rows[begin:end] = seen[t]
-        actions[t] = draw(policy.outputs(policy.inputs(rows))[begin:end], noise[t])
+        actions[t] = policy.draw(policy.inputs(rows), noise[t], begin)
         try:
             observations, rewards, terminated[t], truncated, infos = envs.step(for_env(actions[t]))
         except Exception as error:
