@@ -130,7 +130,7 @@ class OccupancyLP:
         self.matrix = sp.csc_matrix(sp.vstack([flow, sp.csr_array(cmdp.costs[1:])]))
         self.lower = np.append(cmdp.initial, np.full(cmdp.num_constraints, -np.inf))
         self.upper = np.append(cmdp.initial, cmdp.offsets)
-        self.storm: Any = None
+        self.storm: tuple[Any, str, float] | None = None
 
 
 def scipy_highs(method: str) -> Callable[[OccupancyLP, float], tuple[bool, float]]:

@@ -121,7 +121,7 @@ def solvers(family: str, cmdp: ck.CMDP) -> dict[str, Solver]:
 def measured(
     family: str, size: int, seed: int, clock: Callable[[], float], beaten: set[str]
 ) -> dict[str, tuple[float, float]]:
-    """Best seconds of every solver, and its value; solvers that are too slow for larger models are added to `beaten`."""
+    """Best seconds of every solver, and its value. Those too slow for larger models are added to `beaten`."""
     cmdp = without_limits(FAMILIES[family][0](size, seed))
     found: dict[str, tuple[float, float]] = {}
     runs = {name: fresh for name, fresh in solvers(family, cmdp).items() if name not in beaten}
