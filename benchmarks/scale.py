@@ -210,6 +210,13 @@ def targets(measured: Measured) -> Iterator[str]:
         value = measured.ratio(family, size, simplex_or_interior)
         text = f"{family}, {size:,} states: {factor:.0f} x faster than the better of HiGHS's simplex and interior point"
         yield line(text, value, "{:.0f} x", value >= factor)
+    for row in FULL:
+        for size in row.sizes:
+            value = measured.ratio(row.family, size, ("HiGHS simplex",))
+            factor = 3.0 if size >= 1_000 else 1.0
+            if np.isfinite(value):
+                text = f"{row.family}, {size:,} states: {factor:.0f} x as fast as HiGHS's simplex"
+                yield line(text, value, "{:.1f} x", value >= factor)
     for family, size, seconds in (
         ("random sparse", 100_000, 10.0),
         ("random sparse, A = 4", 1_000_000, 300.0),
@@ -321,8 +328,9 @@ def small() -> Iterator[str]:
     best = dict(zip(solvers, np.min(table, axis=0), strict=True))
     lp = best.pop("lp")
     for method, mine in best.items():
-        goal = f"`solve` ({method}) of the paper's instance costs no more than twice `linprog`"
-        yield f"| {goal} | {mine * 1e3:.2f} ms, {lp * 1e3:.2f} ms: {mine / lp:.2f} x | {_verdict(mine <= 2.0 * lp)} |"
+        times = 1.0 if method == "auto" else 2.0
+        goal = f"`solve` ({method}) of the paper's instance costs no more than {times:.0f} x `linprog`"
+        yield f"| {goal} | {mine * 1e3:.2f} ms, {lp * 1e3:.2f} ms: {mine / lp:.2f} x | {_verdict(mine <= times * lp)} |"
 
     steps = {"step": 1.0, "eta_dual": 1.0, "tol": 0.0, "max_iterations": 300}
     mine = best_of(10, lambda: ck.solve(cmdp, "pmd-pd", **steps))
@@ -428,7 +436,9 @@ def machine() -> str:
         memory = f", {os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GB of memory"
     except (OSError, ValueError):
         memory = ""
-    packages = ", ".join(f"{name} {_version(name)}" for name in ("numpy", "scipy", "numba", "highspy", "ortools"))
+    packages = ", ".join(
+        f"{name} {_version(name)}" for name in ("numpy", "scipy", "numba", "highspy", "ortools", "stormpy")
+    )
     system = f"{platform.system()}, Python {platform.python_version()}, {packages}"
     return f"{model}, {os.cpu_count()} processors{memory}; {system}"
 
@@ -458,7 +468,9 @@ def page(rows: tuple[Row, ...], limit: float, data: Path) -> Iterator[str]:
         "on). The ratio after a peer's time is that time divided by ours; a solver that ran out of time is not run on "
         "larger models (-). Calls are MDP solves of the exact finish, steps are macro steps of PMD-PD. An answer that "
         "differs from ours by more than ten tolerances is marked DISAGREES. The tolerance of PDLP is 1e-6, as ours; "
-        "simplex and interior point (scipy's `linprog`) run at their defaults."
+        "simplex and interior point (scipy's `linprog`) run at their defaults. Storm's multi-objective engine gets the "
+        "model with an end that every step reaches with probability 1 - gamma, and 1e-6 of the value of the uniform "
+        "policy as its precision."
     )
     yield from ("", "Long-run averages have a [table of their own](benchmarks_averages.md).")
     yield from targets(measured)

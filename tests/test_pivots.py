@@ -57,8 +57,7 @@ def test_one_state_by_hand():
 
 def test_limits_that_cannot_be_met_have_no_vertex():
     cmdp = ck.problems.paper()
-    utility = cmdp.constraints[0]
-    impossible = cmdp.with_limits({utility.name: utility.limit + 100.0})
+    impossible = cmdp.with_limits({cmdp.names[0]: 100.0})
     assert optimal_vertex(impossible, never) is None
     assert ck.solve(impossible).status is ck.Status.INFEASIBLE
 
