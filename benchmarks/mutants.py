@@ -388,7 +388,7 @@ MUTANTS: list[Mutant] = [
     ),
     *of(
         "run/recorder.py",
-        "growing_sampled",
+        "growing_sampled::test_rollouts_give_a_table_with_the_visits_of_the_average",
         ("shares[k] * pairs.over(self.visits[k])", "shares[k]", "visits do not weigh the average"),
         ("np.arange(count) < count // 2, 0.0", "np.arange(count) < 0, 0.0", "the first policies are averaged, too"),
     ),
@@ -1294,7 +1294,7 @@ MUTANTS: list[Mutant] = [
         "sharded",
         ("table[wanted] += message", "table[wanted] = message", "visits from outside replace those from inside"),
         ("kernels.mix(self.values, weights, self.mix)", "pass", "a backup uses the values of another question"),
-        ("self._mass * _largest(backup)", "0.0", "the rounding of the start is forgotten", "it is far below the rest"),
+        ("self._mass * most", "0.0", "the rounding of the start is forgotten", "it is far below the rest"),
     ),
     *of(
         "cluster/actors.py",

@@ -1,10 +1,10 @@
-"""Sharded models against one process: `python benchmarks/sharded.py backups|solve|model [--states N] [--family F]`.
+"""Sharded models against one process: `python benchmarks/sharded.py backups|solve|kills [--states N] [--family F]`.
 
 `backups` measures a Bellman backup with exchange and a sweep of m + 1 values on 1, 2 and 4 workers, against the same
-kernels on the whole model in the same run, and the bytes sent. `solve` solves one model to a tolerance, sharded
-(`--workers 0` for all blocks in this process) or as a whole (`--whole`). `cost` prints the model of cost of
-docs/sharded.md from measured constants. `kills` kills workers and nodes at random moments. Blocks are built by a
-function of the state numbers alone, on the workers.
+kernels on the whole model in the same run, the bytes sent, and the peak memory of each process. `solve` solves one
+model to a tolerance, sharded (`--workers 0` for all blocks in this process) or as a whole (`--whole`). `kills` kills
+workers and nodes at random moments. Blocks are built by a function of the state numbers alone, on the workers.
+sharded_cost.py has the model of cost of docs/sharded.md.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import resource
 import signal
 import tempfile
@@ -94,7 +95,7 @@ FAMILIES = {"random": random_graph, "lattice": lattice}
 LIMITS = {"random": (9.0, 9.0), "lattice": (19.0, 10.0)}
 
 
-def sharded(family: str, states: int, blocks: int) -> ck.ShardedCMDP:
+def sharded(family: str, states: int, blocks: int, gamma: float = GAMMA) -> ck.ShardedCMDP:
     if family == "lattice":
         states = round(states**0.5) ** 2
     return ck.ShardedCMDP(
@@ -102,23 +103,28 @@ def sharded(family: str, states: int, blocks: int) -> ck.ShardedCMDP:
         states=states,
         actions=ACTIONS,
         blocks=blocks,
-        gamma=GAMMA,
-        constraints=[ck.AtMost(None, limit, name=f"cost {i}") for i, limit in enumerate(LIMITS[family], 1)],
+        gamma=gamma,
+        constraints=[ck.AtMost(None, limit, name=f"cost {i}") for i, limit in enumerate(limits_of(family, gamma), 1)],
     )
 
 
-def whole(family: str, states: int) -> ck.CMDP:
+def limits_of(family: str, gamma: float) -> list[float]:
+    """The same per step, whatever γ is."""
+    return [limit * (1.0 - GAMMA) / (1.0 - gamma) for limit in LIMITS[family]]
+
+
+def whole(family: str, states: int, gamma: float = GAMMA) -> ck.CMDP:
     """The same model in one piece."""
-    model = sharded(family, states, 1)
+    model = sharded(family, states, 1, gamma)
     block = model.build(0, model.states)
     return ck.CMDP(
         block.transitions,
         reward=block.quantities[0],
         constraints=[
             ck.AtMost(table, limit, name=f"cost {i}")
-            for i, (table, limit) in enumerate(zip(block.quantities[1:], LIMITS[family], strict=True), 1)
+            for i, (table, limit) in enumerate(zip(block.quantities[1:], limits_of(family, gamma), strict=True), 1)
         ],
-        gamma=GAMMA,
+        gamma=gamma,
         action_axis=1,
     )
 
@@ -174,7 +180,7 @@ def of_blocks(crew: Crew, batches: int) -> tuple[Cost, Cost]:
 
     def clock() -> tuple[float, float]:
         parts = crew.each("traffic")
-        return float(sum(sent for sent, _ in parts)), time.process_time() + sum(seconds for _, seconds in parts)
+        return float(sum(p.sent for p in parts)), time.process_time() + sum(p.seconds for p in parts)
 
     def run(kind: str, args: tuple[Any, ...], steps: list[Any]) -> None:
         for _ in range(BATCH):
@@ -193,45 +199,68 @@ def backups(family: str, states: int, blocks: list[int], batches: int, threads: 
     cmdp = whole(family, states)
     print(f"{family}, {cmdp.states:,} states, {cmdp.transitions.nnz:,} entries, {threads} thread(s) in all")
     print(
-        "| workers | backup, ms | ratio | processor | MB sent | sweep, ms | ratio | processor | MB sent | built in, s |"
+        "| workers | backup, ms | ratio | processor | MB sent | sweep, ms | ratio | processor | MB sent | built in, s "
+        "| peak GB of each worker |"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     with connect("local", object_store=2 * 2**30):
         for count in blocks:
             model = sharded(family, states, count)
             started = time.perf_counter()
-            hosts = Workers(partial(build_shard, model, max(1, threads // count)), count, count)
-            crew = Crew(model, hosts)
+            team = Workers(partial(build_shard, model, max(1, threads // count)), count, count)
+            crew = Crew(model, team)
             built = time.perf_counter() - started
             here, there = of_whole(cmdp, batches), of_blocks(crew, batches)
-            hosts.close()
+            peaks = ", ".join(f"{part.memory / 2**30:.2f}" for part in crew.each("traffic"))
+            team.close()
             cells = [f"{count}"]
             for one, other in zip(here, there, strict=True):
                 cells += [f"{1e3 * other.seconds:.1f} (whole: {1e3 * one.seconds:.1f})"]
                 cells += [f"{other.seconds / one.seconds:.2f}", f"{other.processor / one.processor:.2f}"]
                 cells += [f"{other.sent / 1e6:.2f}"]
-            print(f"| {' | '.join(cells)} | {built:.1f} |", flush=True)
+            print(f"| {' | '.join(cells)} | {built:.1f} | {peaks} |", flush=True)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"peak GB of the driver, which also holds the whole model: {memory:.2f}")
 
 
 # -- whole runs ------------------------------------------------------------------------------------------------------
 
 
-def solve(family: str, states: int, blocks: int, workers: int, tol: float, as_whole: bool) -> None:
-    started = time.perf_counter()
+class Peaks(threading.Thread):
+    """The peak memory of the workers, which are gone when a run has ended: asked every second."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.gigabytes: dict[int, float] = {}
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        while not self.over.wait(1.0):
+            for pid in hosts():
+                with contextlib.suppress(OSError, AttributeError):
+                    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+                    self.gigabytes[pid] = int(found[1]) / 2**20
+
+
+def solve(family: str, states: int, blocks: int, workers: int, tol: float, as_whole: bool, gamma: float) -> None:
+    peaks = Peaks()
+    peaks.start()
+    started, before = time.perf_counter(), time.process_time()
     if as_whole:
-        cmdp = whole(family, states)
+        cmdp = whole(family, states, gamma)
         built = time.perf_counter() - started
         result = ck.solve(cmdp, tol=tol)
     else:
         built = 0.0
         place = {"cluster": "local", "workers": workers} if workers else {}
-        result = ck.solve(sharded(family, states, blocks), tol=tol, **place)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+        result = ck.solve(sharded(family, states, blocks, gamma), tol=tol, **place)
+    peaks.over.set()
     proof = result.certificate
     line = {
         "family": family,
-        "states": states,
+        "states": result.model.states,
+        "gamma": gamma,
+        "blocks": 1 if as_whole else blocks,
         "workers": "whole" if as_whole else workers,
         "status": result.status.value,
         "objective": result.objective,
@@ -240,8 +269,9 @@ def solve(family: str, states: int, blocks: int, workers: int, tol: float, as_wh
         "iterations": result.iterations,
         "build": round(built, 1),
         "seconds": round(result.time, 1),
-        "gigabytes": round(memory, 2),
-        "largest child": round(children, 2),
+        "processor of the driver": round(time.process_time() - before, 1),
+        "peak GB of the driver": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
+        "peak GB of each worker": [round(peak, 2) for peak in peaks.gigabytes.values()],
     }
     print(json.dumps(line), flush=True)
 
@@ -304,9 +334,15 @@ def _strike(cluster: Any, nodes: list[Any], node: bool, rng: Any) -> None:
     if node:
         cluster.remove_node(nodes.pop(0), allow_graceful=False)
         return
-    hosts = [int(pid) for pid in os.listdir("/proc") if pid.isdecimal() and _is_host(int(pid)) and _is_ours(int(pid))]
-    if hosts:
-        os.kill(hosts[int(rng.integers(len(hosts)))], signal.SIGKILL)
+    found = hosts()
+    if found:
+        os.kill(found[int(rng.integers(len(found)))], signal.SIGKILL)
+
+
+def hosts() -> list[int]:
+    """The process ids of the workers of this program."""
+    pids = [int(pid) for pid in os.listdir("/proc") if pid.isdecimal()]
+    return [pid for pid in pids if _is_host(pid) and _is_ours(pid)]
 
 
 def _is_host(pid: int) -> bool:
@@ -317,10 +353,11 @@ def _is_host(pid: int) -> bool:
 
 def _is_ours(pid: int) -> bool:
     """Whether a process descends from this one: other clusters on the machine are left alone."""
-    while pid > 1:
-        if pid == os.getpid():
-            return True
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    with contextlib.suppress(OSError):
+        while pid > 1:
+            if pid == os.getpid():
+                return True
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
     return False
 
 
@@ -334,6 +371,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=6)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--tol", type=float, default=1e-4)
+    parser.add_argument("--gamma", type=float, default=GAMMA)
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--times", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
@@ -344,7 +382,8 @@ def main() -> None:
     if chosen.what == "backups":
         backups(chosen.family, int(chosen.states), chosen.blocks, chosen.batches, chosen.threads)
     else:
-        solve(chosen.family, int(chosen.states), chosen.blocks[-1], chosen.workers, chosen.tol, chosen.whole)
+        size, blocks = int(chosen.states), chosen.blocks[-1]
+        solve(chosen.family, size, blocks, chosen.workers, chosen.tol, chosen.whole, chosen.gamma)
 
 
 if __name__ == "__main__":

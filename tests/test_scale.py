@@ -414,4 +414,4 @@ def test_an_oracle_sees_far():
     assert cmdp.sense * answer.values[0] == pytest.approx(
         lp_optimum(ck.CMDP(cmdp.transitions, reward=cmdp.objective, gamma=0.999, initial=cmdp.initial))[0], rel=1e-6
     )
-    assert check(cmdp).iterations <= 12
+    assert check(cmdp).iterations <= 20  # policies, each improved once

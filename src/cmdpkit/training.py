@@ -53,6 +53,7 @@ def train(
     progress: bool = False,
     callback: Callable[..., Any] | None = None,
     cluster: str | None = None,
+    workers: int | None = None,
     **options: Any,
 ) -> TrainingResult:
     """Train a neural policy to maximise reward subject to limits on costs.
@@ -77,6 +78,8 @@ def train(
         callback: called after every iteration with a `Snapshot`; the run stops when it returns True.
         cluster: "local", "auto" or the address of a Ray cluster on whose workers the environments run, with the same
             result; see docs/cluster.md. `env` must then be a name or a function.
+        workers: processes of this machine in which the environments run, with the same result. Worth it where a step of
+            the environment takes long and there are cores; `env` must then be a name or a function.
         **options: options of the method, and of the learner: the fields of `NeuralSettings` (num_envs, steps, gamma,
             radius, hidden, ...). docs/methods.md lists all of them.
 
@@ -87,6 +90,7 @@ def train(
         (2, 2)
     """
     count = _check_call(limits, iterations, seed, time_limit, callback)
+    workers = None if workers is None else check_count(workers, "workers", least=1)
     choice = choose(method, options, "neural", NeuralSettings, count)
     folder = _folder(out, resume, tensorboard)
     try:
@@ -97,7 +101,7 @@ def train(
     except ImportError as error:
         raise ImportError(f"training needs PyTorch, Gymnasium and safetensors: {NEURAL}") from error
     with using(check_cluster(cluster)), _threads_kept(torch):
-        learner = NeuralLearner(env, limits, measure, int(seed), choice.settings)  # sets PyTorch to one thread
+        learner = NeuralLearner(env, limits, measure, int(seed), choice.settings, workers)  # sets PyTorch to one thread
         identity = {"env": _name(env), "limits": learner.limits.tolist(), "measure": measure, "seed": int(seed)}
         if folder is not None:  # two functions that make environments may have the same name
             identity["environment"] = learner.fingerprint()

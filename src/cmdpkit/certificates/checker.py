@@ -92,7 +92,7 @@ def refuted(cmdp: Problem, plain: Certificate, farkas: Array, margin: float) -> 
 
 def values_with_errors(cmdp: CMDP, policy: AnyPolicy, plan: Plan | None = None) -> tuple[Array, Array]:
     """(m + 1,) values of all costs from the start, limits not subtracted, and a bound on the error of each."""
-    plan = Plan() if plan is None else Plan(plan.method, replace(plan.order))  # a copy: proofs do not change the run
+    plan = Plan() if plan is None else Plan(plan.method, order=replace(plan.order))  # a copy: proofs do not change the run
     if not isinstance(policy, MixturePolicy):
         return _of_stationary(cmdp, policy, plan)
     parts = [_of_stationary(cmdp, part, plan) for part in policy.policies]

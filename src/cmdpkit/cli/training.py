@@ -49,6 +49,7 @@ def train_flags() -> list[click.Option]:
     default=None,
     help="Require that there is a run to continue, or that there is none.  [default: continue if there is one]",
 )
+@click.option("--workers", type=int, help="Processes in which the environments run.  [default: this one]")
 @click.option("--tensorboard", is_flag=True, help="Also write TensorBoard event files to the folder.")
 @CLUSTER
 @JSON

@@ -20,13 +20,15 @@ COPIES = 4
 """Copies made of an environment by default."""
 
 
-def spread(env: Any, num_envs: int | None = None, **options: Any) -> Any:
-    """The copies of `as_batch`: in this process, or on the workers of the cluster that the caller uses."""
-    if not distributed():
+def spread(env: Any, num_envs: int | None = None, workers: int | None = None, **options: Any) -> Any:
+    """The copies of `as_batch`: in this process, in `workers` others, or on those of the cluster that is in use."""
+    if not distributed() and workers in (None, 1):
         return as_batch(env, num_envs, **options)
     from cmdpkit.envs.scattered import Scattered
 
-    return Scattered(env, num_envs, options)
+    if distributed() and workers is not None:
+        raise ValueError("workers are processes of this machine, and a cluster has its own: leave out one of the two")
+    return Scattered(env, num_envs, options, workers)
 
 
 def as_batch(env: str | Callable[[], Any] | VectorEnv, num_envs: int | None = None, **options: Any) -> VectorEnv:

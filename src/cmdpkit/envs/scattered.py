@@ -1,4 +1,4 @@
-"""Environments on the workers of a cluster, in blocks of several; every rollout begins with a reset from its seeds."""
+"""Environments in blocks of several: on the workers of a cluster, or in other processes of this machine."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gymnasium.vector import VectorEnv
 from cmdpkit.cluster.crew import Crew
 from cmdpkit.cluster.session import processors
 from cmdpkit.envs.batch import COPIES, as_batch
+from cmdpkit.envs.processes import Processes
 
 Place = tuple[int, int]
 """The first environment of a block, and the first after it."""
@@ -21,11 +22,13 @@ class Scattered:
 
     Args:
         env: a registered name, or a function that makes one environment.
-        num_envs: number of copies; 10 by default.
+        num_envs: number of copies; 4 by default.
         options: of `gymnasium.make`.
+        workers: number of processes of this machine; None for the workers of the cluster in use. Those may be lost,
+            and every rollout there begins with a reset from its seeds.
     """
 
-    def __init__(self, env: Any, num_envs: int | None, options: dict[str, Any]) -> None:
+    def __init__(self, env: Any, num_envs: int | None, options: dict[str, Any], workers: int | None = None) -> None:
         if isinstance(env, VectorEnv):
             raise ValueError(f"{env} cannot be divided among workers; pass a function that makes one environment")
         self.num_envs = COPIES if num_envs is None else num_envs
@@ -33,12 +36,14 @@ class Scattered:
         self.single_action_space, self.single_observation_space = one.single_action_space, one.single_observation_space
         self.metadata = one.metadata
         one.close()
-        count = min(processors(), self.num_envs)
+        self.keeps = workers is not None  # whether environments go on where they stand
+        count = min(processors() if workers is None else workers, self.num_envs)
         ends = [round(i * self.num_envs / count) for i in range(count + 1)]
         self.places: list[Place] = list(pairwise(ends))
         name = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
         names = [f"environments {begin} to {end - 1} of {name}" for begin, end in self.places]
-        self._crew = Crew(_make, (env, options), self.places, names)
+        crew = Crew if workers is None else Processes
+        self._crew: Crew | Processes = crew(_make, (env, options), self.places, names)
 
     def call(self, work: Callable[[Any, Any, Any], Any], shared: Any, pieces: list[Any]) -> list[Any]:
         """`work(batch, shared, piece)` of every block."""

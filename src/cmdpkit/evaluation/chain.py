@@ -89,7 +89,7 @@ def separator_width(chain: Any) -> int:
 
 def _narrowest_level(graph: Any) -> int:
     """The narrowest level in the middle of a breadth-first search through the largest component."""
-    from scipy.sparse.csgraph import connected_components, dijkstra
+    from scipy.sparse.csgraph import connected_components
 
     _, component = connected_components(graph, directed=False)
     size = np.bincount(component)
@@ -98,9 +98,21 @@ def _narrowest_level(graph: Any) -> int:
         graph = graph[inside][:, inside]
     start = 0
     for _ in range(3):  # a search from the boundary has the narrowest levels
-        distance = dijkstra(graph, unweighted=True, indices=start).astype(np.int64)
-        start = int(distance.argmax())
-    width = np.bincount(distance)
+        width, start = _levels(graph, start)
     below = np.cumsum(width)
     middle = (below >= below[-1] / 4) & (below - width <= 3 * below[-1] / 4)
     return int(width[middle].min())
+
+
+def _levels(graph: Any, start: int) -> tuple[Any, int]:
+    """How many states are 0, 1, ... steps away from one of them in a connected graph, and a state farthest away."""
+    from scipy.sparse.csgraph import breadth_first_order
+
+    order, before = breadth_first_order(graph, start)
+    place = np.empty(order.size, dtype=np.int64)
+    place[order] = np.arange(order.size)
+    came = place[before[order[1:]]]  # where in the order each one was found from: never earlier than the one before
+    ends = [0, 1]
+    while ends[-1] < order.size:
+        ends.append(1 + int(np.searchsorted(came, ends[-1])))
+    return np.diff(ends), int(order[-1])

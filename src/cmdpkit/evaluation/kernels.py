@@ -153,6 +153,19 @@ def mix(values, weights, out):  # pragma: no cover
 
 
 @njit(cache=True, nogil=True)
+def start_sums(initial, backup, value):  # pragma: no cover
+    """ρ · backup, ρ · value, Σ value, max |backup| and max |value|, in one pass."""
+    after, now, total, most, largest = 0.0, 0.0, 0.0, 0.0, 0.0
+    for s in range(initial.size):
+        after += initial[s] * backup[s]
+        now += initial[s] * value[s]
+        total += value[s]
+        most = max(most, abs(backup[s]))
+        largest = max(largest, abs(value[s]))
+    return after, now, total, most, largest
+
+
+@njit(cache=True, nogil=True)
 def copy_columns(table, columns, out):  # pragma: no cover
     """The first columns of a table, where one has more columns than the other: NumPy is slow on short rows."""
     for s in range(out.shape[0]):

@@ -6,7 +6,7 @@ For a sparse model of more than `DENSE_STATES` states (others: dense LU; measure
 1. Sweeps, if the chain mixes: thirty sweeps measure the contraction, which must predict an end within `SWEEPS`.
 2. Sparse LU, if a small set of states separates the chain (queues, grids): its factors stay sparse.
 3. GMRES; if it is slow, preconditioned by a dense LU (up to 2,000 states) or an incomplete one. If that fails too,
-   sweeps without an early stop.
+   sweeps without an early stop. Up to `DENSE_ANYWAY` states a dense LU instead.
 
 A `Plan` records the method found, for the next policies of the same run.
 """
@@ -32,6 +32,9 @@ from cmdpkit.model import CMDP
 DENSE_STATES = 200
 """Up to this many states a dense LU is at least as fast as any other method, even for sparse chains."""
 
+DENSE_ANYWAY = 500
+"""Up to this many states a dense LU is faster than GMRES where neither sweeps nor a sparse LU are an option."""
+
 SWEEPS = 400
 """More sweeps than this cost more than a factorisation."""
 
@@ -50,6 +53,7 @@ class Plan:
     """
 
     method: str | None = None
+    patience: float = np.inf  # more sweeps than this are given up for factors, also where `SWEEPS` would allow them
     order: Order = field(default_factory=Order, compare=False)  # of elimination, for sparse factors
 
     @property
@@ -95,7 +99,7 @@ class PolicySystem:
     def state_values(self, policy_cost: Array, guess: Array | None = None, accuracy: Array | float = 0.0) -> Array:
         """V = (I − γ P_π)⁻¹ c_π for c_π of shape (S,) or (S, n), from a guess and to within `accuracy` (n,)."""
         if self._may_sweep():
-            swept = self._sweep(policy_cost, guess, accuracy, SWEEPS)
+            swept = self._sweep(policy_cost, guess, accuracy, min(SWEEPS, self.plan.patience))
             if self._keep_sweeping(swept.reached):
                 return swept.values.reshape(policy_cost.shape)
         if self._decide() != "krylov":
@@ -108,7 +112,7 @@ class PolicySystem:
         """Values by sweeps from 0, however near they come: after that the plan is known."""
         if not self._may_sweep():
             return self.state_values(policy_cost)
-        swept = self._sweep(policy_cost, None, accuracy, SWEEPS)
+        swept = self._sweep(policy_cost, None, accuracy, min(SWEEPS, self.plan.patience))
         if not self._keep_sweeping(swept.reached):
             self._decide()
         return swept.values.reshape(policy_cost.shape)
@@ -154,7 +158,10 @@ class PolicySystem:
         if self.plan.method is None:
             breathe()
             width = separator_width(self.chain)
-            self.plan.method = "sparse" if width <= min(SEPARATOR, self.cmdp.states / 8) else "krylov"
+            if width <= min(SEPARATOR, self.cmdp.states / 8):
+                self.plan.method = "sparse"
+            else:
+                self.plan.method = "dense" if self.cmdp.states <= DENSE_ANYWAY else "krylov"
         return self.plan.method
 
     def _direct(self) -> tuple[Solve, Solve]:

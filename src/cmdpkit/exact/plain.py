@@ -24,6 +24,9 @@ LOOSE = 0.02
 FEW = 0.02
 """A policy that changes in a larger part of the states is far from the best one, and a far-sighted one is tried."""
 
+PATIENCE = 100
+"""More sweeps than this cost more than a factorisation of one cost's system, where that is possible (measured)."""
+
 IDLE = 3
 """So many policies in a row that bring the bounds no closer are rounding."""
 
@@ -40,12 +43,13 @@ class Proved(NamedTuple):
 def minimise_alone(cmdp: CMDP, tol: float, stop: Stop) -> Proved | None:
     """The best policy to a relative gap of `tol`; None if rounding is in the way, or if `stop` says so.
 
-    The first policy looks ahead as far as a few sweeps. Where values are found by factorisations and that policy was
-    not nearly the best, it goes on from the values of the uniform policy, which goes everywhere.
+    The first policy looks ahead as far as a few sweeps. Where that was not nearly far enough, because its values are
+    found by factorisations or bring the bounds no closer, it goes on from the values of the uniform policy, which goes
+    everywhere.
     """
-    plan, cost = Plan(), cmdp.costs[0]
+    plan, cost = Plan(patience=PATIENCE), cmdp.costs[0]
     choice = cmdp.pairs.argmin(cmdp.pairs.like(cost)).astype(np.int32)
-    left, closest, idle = float(np.abs(cost).max()) / cmdp.step_weight, np.inf, 0
+    left, closest, idle, seen_far = float(np.abs(cost).max()) / cmdp.step_weight, np.inf, 0, False
     value = _system(cmdp, choice, plan).glance(cost[cmdp.pairs.rows(choice)], LOOSE * left)
     for number in range(MAX_ROUNDS):
         backup = bellman(cmdp, cost, value, choice)
@@ -57,8 +61,9 @@ def minimise_alone(cmdp: CMDP, tol: float, stop: Stop) -> Proved | None:
         if stop() or idle > IDLE:
             return None
         closest, choice = min(left, closest), backup.choice
-        if number == 1 and plan.is_direct and backup.moved > FEW * cmdp.states:
-            choice = _far_sighted(cmdp, plan)
+        short_sighted = idle > 0 or (number == 1 and plan.is_direct)
+        if not seen_far and short_sighted and backup.moved > FEW * cmdp.states:
+            choice, seen_far = _far_sighted(cmdp, plan), True
         rows = cmdp.pairs.rows(choice)
         value = _system(cmdp, choice, plan).state_values(cost[rows], backup.values, LOOSE * left)
     return None

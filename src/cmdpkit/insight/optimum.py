@@ -5,8 +5,9 @@ For any multipliers λ ≥ 0 and any function V of the states, the optimum is at
     Σ ρ(s) V(s) + min over pairs of (E[c_λ + γ V(s′)] − V(s)) / (1 − γ) − Σ λ_i limit_i,        c_λ = c_0 + Σ λ_i c_i.
 
 One half of the transitions chooses λ and V: they solve the empirical model, with every cost lowered by the error that
-the other half is expected to leave. The other half, which knows nothing of this choice, bounds all expectations from
-below at once (by betting, the pairs sharing δ). So the bound holds however poor λ and V are.
+the other half is expected to leave. Errors grow with λ, and smaller prices than the model's may promise more. The other
+half, which knows nothing of this choice, bounds all expectations from below at once (by betting, the pairs sharing δ).
+So the bound holds however poor λ and V are.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ SHARE_OF_STARTS = 0.1
 
 PILOT, FEW = 4, 30
 """Stream and number of transitions per pair that tell how much costs vary; bets depend on it, the proof does not."""
+
+SHARES = (1.0, 0.5, 0.0)
+"""Parts of the empirical model's prices that are tried: where a limit is nearly too tight they are far too high."""
 
 ROUNDS = 3
 """Error bars depend on V, and V on the error bars."""
@@ -94,13 +98,8 @@ def bound_by_simulation(
         )
     delta = (1.0 - confidence) * (1.0 - SHARE_OF_STARTS) / simulator.pairs.count
     starts = max(2, int(SHARE_OF_STARTS * each * simulator.pairs.count))
-    model = Pooled(simulator, each, 0, Meter(seed)).model()
-    lam = (
-        solve(model, tol=1e-4).multipliers
-        if multipliers is None
-        else simulator.check_prices(multipliers, "multipliers")
-    )
-    values, bets = _optimistic(simulator, model, lam, each, math.log(1.0 / delta), seed)
+    given = None if multipliers is None else simulator.check_prices(multipliers, "multipliers")
+    lam, values, bets = _choice(simulator, given, each, starts, math.log(1.0 / delta), seed)
     # From here on all samples are fresh.
     ahead = _lower_bounds(simulator, lam, values, bets, each, math.log(1.0 / delta), seed)
     residual = ahead - values[simulator.pairs.state]
@@ -108,12 +107,32 @@ def bound_by_simulation(
     spent = 2.0 * (1.0 - confidence) * SHARE_OF_STARTS  # a one-sided interval may spend twice the δ
     width = float(half_width(initial.var(axis=0, ddof=1), np.asarray(np.ptp(values)), starts, spent))
     least = float(initial.mean()) - width + residual.min() / (1.0 - simulator.gamma) - float(lam @ simulator.offsets)
-    drawn = (2 * each + FEW) * simulator.pairs.count + starts
+    least = max(least, float((simulator.units[0] * simulator.bounds[0]).min()) / (1.0 - simulator.gamma))
+    drawn = (2 * each + FEW) * simulator.pairs.count + 2 * starts
     return SimulatedBound(float(np.sign(simulator.units[0]) * least), confidence, lam, drawn)
 
 
+def _choice(
+    simulator: Simulator, given: ConstraintArray | None, each: int, starts: int, log: float, seed: int
+) -> tuple[ConstraintArray, StateArray, Array]:
+    """λ, V and bets that promise the best bound, by the first half of the samples."""
+    pooled = Pooled(simulator, each, starts, Meter(seed))
+    pooled.begin()
+    model = pooled.model()
+    pilot = _steps(simulator, np.arange(simulator.pairs.count), FEW, np.random.default_rng(stream((seed, PILOT))))[1]
+    lam = solve(model, tol=1e-4).multipliers if given is None else given
+    best, most = None, -np.inf
+    for share in SHARES if given is None and lam.any() else SHARES[:1]:
+        values, bets = _optimistic(simulator, model, share * lam, each, log, pilot)
+        promised = float(model.initial @ values - share * lam @ simulator.offsets)
+        if best is None or promised > most:
+            best, most = (share * lam, values, bets), promised
+    assert best is not None
+    return best
+
+
 def _optimistic(
-    simulator: Simulator, model: CMDP, lam: ConstraintArray, each: int, log: float, seed: int
+    simulator: Simulator, model: CMDP, lam: ConstraintArray, each: int, log: float, pilot: Array
 ) -> tuple[StateArray, Array]:
     """V that solves the empirical model with every cost lowered by the error expected of as many fresh samples.
 
@@ -125,9 +144,7 @@ def _optimistic(
     oracle.minimise(weights)
     assert oracle.state_values is not None
     values = oracle.state_values @ weights
-    mix = weights * simulator.units
-    rng = np.random.default_rng(stream((seed, PILOT)))
-    noise = (mix @ _steps(simulator, np.arange(simulator.pairs.count), FEW, rng)[1]).reshape(FEW, -1).var(axis=0)
+    noise = ((weights * simulator.units) @ pilot).reshape(FEW, -1).var(axis=0)
     for _ in range(ROUNDS):
         ahead, squares = (model.transitions @ power for power in (values, values**2))
         variance = noise + simulator.gamma**2 * np.maximum(np.asarray(squares - ahead**2).ravel(), 0.0)

@@ -217,14 +217,14 @@ class Pooled:
     def values(self, policy: TabularPolicy) -> Array:
         if not self.drawn:
             self._draw()
-        self._begin()
+        self.begin()
         model = self.model()
         return self._values(model, policy, self._visits(policy_system(model, policy.pi)))
 
     def outlook(self, policy: TabularPolicy) -> Outlook:
         """The local model of the policy in the empirical model, with the errors of one-step estimates."""
         self._draw()
-        self._begin()
+        self.begin()
         model, pi = self.model(), policy.pi
         system = policy_system(model, pi)
         visits, values = self._visits(system), system.solve(model.pairs.expect(pi, model.costs))
@@ -236,7 +236,7 @@ class Pooled:
         one = self.simulator.units[:, None] ** 2 * costs + model.gamma**2 * ahead.T
         return Outlook(self._values(model, policy, visits), visits, q, one.T / self.drawn)
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Draw more initial states."""
         rng = np.random.default_rng(stream((self.meter.seed, STARTS, self.meter.draws)))
         seen = np.bincount(self.simulator.start(self.starts, rng), minlength=self.simulator.states)

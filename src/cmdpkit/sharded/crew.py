@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from cmdpkit.cluster.faults import BlocksLost
 from cmdpkit.model.sharded import ShardedCMDP
 from cmdpkit.policy import ShardedPolicy
@@ -55,7 +57,9 @@ class InProcess:
         self, method: str, args: tuple[Any, ...], inboxes: Sequence[list[Any]] | None, returns: Sequence[int]
     ) -> list[tuple[Any, list[Any]]]:
         inboxes = inboxes or [[] for _ in self.shards]
-        return [getattr(shard, method)(inbox, *args) for shard, inbox in zip(self.shards, inboxes, strict=True)]
+        done = [getattr(shard, method)(inbox, *args) for shard, inbox in zip(self.shards, inboxes, strict=True)]
+        # On a cluster, messages are copied to shared memory
+        return [(numbers, [np.array(message) for message in messages]) for numbers, messages in done]
 
     def get(self, handles: Sequence[Any]) -> list[Any]:
         return list(handles)

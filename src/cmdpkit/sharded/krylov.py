@@ -114,8 +114,6 @@ def improve_values(crew: Crew, after: Step, error_of: Callable[[Array], Array], 
     """
 
     def errors(residual: Product) -> Array:
-        assert residual.high is not None
-        assert residual.low is not None
         return error_of(residual.high - residual.low)
 
     step = crew.submit("value_start", VALUES, after=after, send=True)
@@ -137,8 +135,7 @@ def improve_visits(crew: Crew, after: Step, accuracy: float, sweeps: int) -> tup
     """The same for visits, whose error is Σ |r|."""
 
     def errors(residual: Product) -> Array:
-        assert residual.total is not None
-        return residual.total / accuracy
+        return np.asarray(residual.total / accuracy)
 
     start = _reduced(crew.fetch(crew.submit("visit_start", VISITS, after=after)))
     search = Search(start, errors, VISITS, sweeps)

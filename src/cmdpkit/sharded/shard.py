@@ -10,6 +10,7 @@ own, not those of BLAS, whose order of summation depends on the number of thread
 
 from __future__ import annotations
 
+import resource
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,6 +63,14 @@ class Swept(NamedTuple):
     sums: tuple[Array, ...] = ()  # ρ · TV, at least ρ · |TV|, and max |V|, if asked for
 
 
+class Traffic(NamedTuple):
+    """What a block has sent, and what its process has used."""
+
+    sent: int  # bytes
+    seconds: float  # of processor time
+    memory: int  # bytes, at most
+
+
 class Shard:
     """A block of a sharded model.
 
@@ -90,7 +99,7 @@ class Shard:
         # Two tables with a halo take turns, where it is small; else sweeps are copied
         self._turns = self.size <= TURNS * self.states
         self._spare = np.zeros((self.size if self._turns else self.states, width))
-        self._backup = np.zeros(self.states)
+        self._backup = np.zeros(self.size if self._turns else self.states)
         self.mix = np.zeros(self.size)  # Σ w_i V_i
         self.choice = np.zeros(self.states, dtype=np.int32)
         self._chosen = np.zeros(self.states, dtype=np.int32)
@@ -114,7 +123,10 @@ class Shard:
         return None, []
 
     def _send(self, table: Array) -> Messages:
-        """A table of own states, without padding: all of it once, if any consumer needs all, and parts for others."""
+        """A table of own states, without padding: all of it once, if any consumer needs all, and parts for others.
+
+        A message may be a view, which is read before the next operation on this block.
+        """
         whole = [self._packed(table, None)] if any(wanted is None for wanted in self.exports) else []
         messages = whole + [self._packed(table, wanted) for wanted in self.exports if wanted is not None]
         self.sent += sum(message.nbytes for message in messages)
@@ -122,7 +134,7 @@ class Shard:
 
     def _packed(self, table: Array, wanted: Any) -> Array:
         if table.ndim == 1:
-            return np.array(table) if wanted is None else table[wanted]
+            return table if wanted is None else table[wanted]
         out = np.empty((len(table) if wanted is None else wanted.size, self.columns))
         if wanted is None:
             kernels.copy_columns(table, self.columns, out)
@@ -152,9 +164,8 @@ class Shard:
             else:
                 table[wanted] += message  # every state occurs once
 
-    def traffic(self, _: Inbox) -> tuple[tuple[int, float], Messages]:
-        """Bytes sent so far, and seconds of processor time of this process."""
-        return (self.sent, time.process_time()), []
+    def traffic(self, _: Inbox) -> tuple[Traffic, Messages]:
+        return Traffic(self.sent, time.process_time(), 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss), []
 
     # -- one step ahead -------------------------------------------------------------------------------------------
 
@@ -183,20 +194,15 @@ class Shard:
 
         low, high, moved = zip(*in_blocks(block, self.states, self.transitions.nnz), strict=True)
         own = value[: self.states]
-        numbers = BackupSums(
-            min(low),
-            max(high),
-            sum(moved),
-            _dot(self.initial, backup),
-            self._mass * _largest(backup),
-            _largest(own),
-            _dot(self.initial, own),
-            float(own.sum()),
-        )
+        start, now, total, most, largest = kernels.start_sums(self.initial, backup, own)
+        numbers = BackupSums(min(low), max(high), sum(moved), start, self._mass * most, largest, now, total)
         if not go_on:
             return numbers, []
-        own[:] = backup
-        return numbers, self._send(own)
+        if self._turns:
+            self.mix, self._backup = self._backup, self.mix
+        else:
+            own[:] = backup
+        return numbers, self._send(self.mix[: self.states])
 
     def forget_mix(self, _: Inbox) -> tuple[None, Messages]:
         """Start value iteration from zero."""

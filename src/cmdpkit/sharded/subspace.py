@@ -7,7 +7,7 @@ products send back what leaves the block.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,9 +32,9 @@ class Product(NamedTuple):
     """What a product says about a block, per column."""
 
     sums: Array  # of every vector with the product, of the product with itself, and of the last vector with itself
-    low: Array | None = None  # extremes of the residual, and Σ |r|, where a cycle has begun
-    high: Array | None = None
-    total: Array | None = None
+    low: Any = None  # extremes of the residual, and Σ |r|, where a cycle has begun
+    high: Any = None
+    total: Any = None
 
 
 class SubspaceShard(Shard):

@@ -75,6 +75,7 @@ class NeuralLearner:
         measure: what limits bound and the objective measures: "episode", the expected sum over an episode of at most
             `steps` steps; "discounted", the expected discounted sum; "step", the average per step.
         seed: seed of all random numbers.
+        workers: processes in which the environments run, instead of this one; the numbers do not depend on it.
         settings: settings of the learner; or
         **options: fields of `NeuralSettings`.
 
@@ -94,6 +95,7 @@ class NeuralLearner:
         measure: str = "episode",
         seed: int = 0,
         settings: NeuralSettings | None = None,
+        workers: int | None = None,
         **options: Any,
     ) -> None:
         if measure not in MEASURES:
@@ -113,7 +115,7 @@ class NeuralLearner:
             constraints=tuple(AtMost(None, limit, name=f"cost {i}") for i, limit in enumerate(bounds, start=1)),
         )
         self.measure, self.seed, self.steps, self.gamma = measure, seed, settings.steps, settings.gamma
-        self.envs = spread(env, settings.num_envs)
+        self.envs = spread(env, settings.num_envs, workers)
         self.actions = Actions.of(self.envs.single_action_space)
         width = _width(self.envs.single_observation_space)
         rng = np.random.default_rng([seed, 0])
@@ -131,7 +133,7 @@ class NeuralLearner:
         self.best: Best | None = None
         # environments that go on from one iteration to the next
         discount = settings.gamma if measure == "discounted" else 1.0
-        if settings.persist and isinstance(self.envs, Scattered):
+        if settings.persist and isinstance(self.envs, Scattered) and not self.envs.keeps:
             raise ValueError(
                 "environments that persist would be lost with their worker, and where they stand: "
                 "leave out persist, or cluster"

@@ -211,6 +211,23 @@ def _roll(envs: Any, shared: tuple[NeuralPolicy, int, int, int], piece: Piece) -
     return seen, actions, quantities, ended, terminated, cut, following, np.array(observations)
 
 
+def replay(envs: Any, policy: NeuralPolicy, seeds: list[int], trail: list[Any]) -> Any:
+    """The observations after a reset with these seeds and all actions of the trail, a list of (T, n, ...) arrays."""
+    if not isinstance(envs, Scattered):
+        return _replay(envs, policy, (seeds, trail))
+    pieces = [(seeds[begin:end], [part[:, begin:end] for part in trail]) for begin, end in envs.places]
+    return np.concatenate(envs.call(_replay, policy, pieces))
+
+
+def _replay(envs: Any, policy: NeuralPolicy, piece: tuple[list[int], list[Any]]) -> Any:
+    seeds, trail = piece
+    seen, _ = envs.reset(seed=seeds)
+    for actions in trail:
+        for chosen in actions:
+            seen = envs.step(policy.actions.for_env(chosen))[0]
+    return np.array(seen)
+
+
 def fingerprint(envs: Any, policy: NeuralPolicy, costs: int) -> str:
     """A hash of what the environments answer in a few steps with fixed seeds, to five digits; it tells them apart."""
     rollouts = [collect(envs, policy, 3, costs, np.random.default_rng(0)) for _ in range(2)]

@@ -13,7 +13,7 @@ import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.learners.neural.policy import NeuralPolicy
-from cmdpkit.learners.neural.rollouts import Estimate, Rollout, collect, standard_error
+from cmdpkit.learners.neural.rollouts import Estimate, Rollout, collect, replay, standard_error
 
 MARK = 50
 """Iterations between resets of all environments; unfinished episodes are dropped then."""
@@ -81,10 +81,8 @@ class Stream:
     def _repeat(self, policy: NeuralPolicy) -> None:
         """Bring the environments to where they stood: from the reset of the mark through all actions since."""
         rng = np.random.default_rng([self.seed, 1, self.mark])
-        seen, _ = self.envs.reset(seed=[int(s) for s in rng.integers(2**31, size=self.envs.num_envs)])
-        for actions in self.trail:
-            for chosen in actions:
-                seen = self.envs.step(policy.actions.for_env(chosen))[0]
+        seeds = [int(s) for s in rng.integers(2**31, size=self.envs.num_envs)]
+        seen = replay(self.envs, policy, seeds, self.trail)
         if self._expected is not None and not np.array_equal(np.asarray(seen, dtype=np.float64), self._expected):
             raise ValueError(
                 "the environments did not repeat what they had done since their last reset, so that the run cannot go "
