@@ -286,6 +286,8 @@ MUTANTS: list[Mutant] = [
             "if False:",
             "parts that are hardly left are classes",
         ),
+        (" = np.ptp(bias[visited], axis=0)[some] / ", " = 0.5 * np.ptp(bias[visited], axis=0)[some] / ", "half a bias"),
+        ("(spans + off).max(initial=0.0)", "(spans + off).min(initial=9.0)", "all costs forget as soon as one does"),
         ("marks = system.marks[visited[system.marks]]", "marks = system.marks", "what cannot be visited counts"),
     ),
     *of(

@@ -5,8 +5,9 @@ import pytest
 import scipy.sparse as sp
 
 import cmdpkit as ck
-from cmdpkit.evaluation.gain_bounds import bias_bound
+from cmdpkit.evaluation.gain_bounds import bias_bound, return_time
 from cmdpkit.learners.estimators import Meter, Pooled
+from cmdpkit.policy import as_policy
 from cmdpkit.simulators import as_simulator
 from long_run import average_lp, communicating, multichain, unichain
 
@@ -80,47 +81,67 @@ def matrix_of(cmdp, policy):
     return chain
 
 
+def worst_bias(cmdp, policy, tables):
+    """The largest |expected sum of T costs − T · average| of tables (S, A, n), T < 200, by powers of the chain."""
+    policy = np.asarray(policy)
+    costs = (policy[:, :, None] * tables).sum(axis=1)
+    P, now, sums, worst = matrix_of(cmdp, policy), np.array(cmdp.initial), np.zeros(costs.shape[1]), 0.0
+    averages = ck.evaluate(cmdp, policy).occupancy.sum(axis=1) @ costs
+    for steps in range(1, 200):
+        sums, now = sums + now @ costs, now @ P
+        worst = np.maximum(worst, np.abs(sums - steps * averages))
+    return worst
+
+
 @pytest.mark.parametrize("make", [unichain, communicating, multichain])
 def test_sums_stay_within_the_bound_of_their_bias(make):
-    """Random costs of 0 and 1 in the states, by powers of the chain, and averages by elimination."""
-    rng, close = np.random.default_rng(7), []
+    """Costs of 0 and 1 at random, and those of the model."""
+    rng, close, closer = np.random.default_rng(7), [], []
     for seed in range(40):
         cmdp = make(seed)
         policy = random_policy(cmdp, seed)
-        bound = bias_bound(cmdp, ck.TabularPolicy(policy).pi if cmdp.pairs.is_full else masked(cmdp, policy).pi)
-        costs = rng.integers(2, size=(cmdp.states, 30)).astype(float)
-        P, now, sums = matrix_of(cmdp, policy), np.array(cmdp.initial), np.zeros(30)
-        shares = ck.evaluate(cmdp, policy).occupancy.sum(axis=1)
-        averages, worst = shares @ costs, 0.0
-        for steps in range(1, 200):
-            sums, now = sums + now @ costs, now @ P
-            worst = max(worst, float(np.abs(sums - steps * averages).max()))
-        assert worst <= bound + 1e-9, (make.__name__, seed)
-        close.append(worst / bound if bound else 1.0)
-    assert np.median(close) > 0.05  # the bound is not off by orders of magnitude
+        pi = as_policy(policy, cmdp.pairs).pi
+        any_costs, own = return_time(cmdp, pi), bias_bound(cmdp, pi)
+        random = worst_bias(cmdp, policy, rng.integers(2, size=(cmdp.states, 1, 30)) + np.zeros((1, cmdp.actions, 1)))
+        assert random.max() <= any_costs + 1e-9, (make.__name__, seed)
+        tables = np.stack([cmdp.pairs.table(cmdp.pairs.like(c), 0.0) for c in cmdp.costs], axis=2)
+        found = worst_bias(cmdp, policy, tables)
+        assert (found <= own * cmdp.spans * (1.0 + 1e-9) + 1e-9).all(), (make.__name__, seed)
+        close.append(random.max() / any_costs if any_costs else 1.0)
+        closer.append((found / np.maximum(cmdp.spans, 1e-12)).max() / own if own else 1.0)
+    assert min(np.median(close), np.median(closer)) > 0.05  # no bound is off by orders of magnitude
 
 
-def masked(cmdp, policy):
-    return ck.TabularPolicy.over(cmdp.pairs, policy[cmdp.pairs.state, cmdp.pairs.action])
-
-
+@pytest.mark.parametrize("bound", [bias_bound, return_time])
 @pytest.mark.parametrize("leave", [0.5, 0.01, 1e-5])
-def test_the_bound_is_nearly_attained(leave):
+def test_the_bound_is_nearly_attained(leave, bound):
     """All of the time before state 0 is left costs 1 in place of 0, and 1/leave steps are expected."""
-    bound = bias_bound(slow_start(leave), np.ones((2, 1)))
-    assert 1.0 / leave <= bound <= 1.12 / leave
+    assert 1.0 / leave <= bound(slow_start(leave), np.ones((2, 1))) <= 1.12 / leave
 
 
 def test_the_bound_of_chains_by_hand():
-    assert bias_bound(slow_start(0.1, initial=1), np.ones((2, 1))) == 0.0  # what cannot be visited does not count
-    assert bias_bound(chain(np.eye(2), [0.0, 1.0]), np.ones((2, 1))) == 0.0  # a class neither
-    assert 4.0 <= bias_bound(circle(5), np.ones((5, 1))) <= 4.5  # from the next state on, around to the first
+    assert return_time(slow_start(0.1, initial=1), np.ones((2, 1))) == 0.0  # what cannot be visited does not count
+    assert bias_bound(slow_start(0.1, initial=1), np.ones((2, 1))) < 1e-5
+    assert return_time(chain(np.eye(2), [0.0, 1.0]), np.ones((2, 1))) == 0.0  # a class neither
+    assert 4.0 <= return_time(circle(5), np.ones((5, 1))) <= 4.5  # from the next state on, around to the first
+    assert 0.8 <= bias_bound(circle(5), np.ones((5, 1))) <= 0.81  # one step costs 1 - 1/5 more than the average
     # States 1 and 3 mark their classes: one step away from the start, and two from state 2
     assert 3.0 <= bias_bound(two_ends(), np.ones((5, 1))) <= 3.4
+    constant = chain(np.roll(np.eye(3), 1, axis=1), [2.0, 2.0, 2.0])
+    assert bias_bound(constant, np.ones((3, 1))) == 0.0
+
+
+def test_many_states_that_mix_fast():
+    """Each of 500 states is seldom visited, but where a process starts is soon forgotten."""
+    rng = np.random.default_rng(0)
+    cmdp = chain(rng.dirichlet(np.ones(500), size=500), rng.integers(2, size=500))
+    assert bias_bound(cmdp, ones(cmdp)) < 2.0
+    assert return_time(cmdp, ones(cmdp)) > 100.0
 
 
 def test_moves_that_rounding_hides_are_not_proved():
     cmdp = chain([[1.0, 1e-17], [1e-17, 1.0]], [0.0, 1.0])
+    assert return_time(cmdp, np.ones((2, 1))) == np.inf
     assert bias_bound(cmdp, np.ones((2, 1))) == np.inf
     with pytest.raises(ValueError, match=r"left too seldom.*certify\(\) of it are exact"):
         ck.certify_by_simulation(cmdp, ones(cmdp), rollouts=100)
@@ -216,7 +237,7 @@ def test_the_bias_of_a_mixture_is_the_mean():
     cmdp = ck.CMDP(P, cost=[[0.0, 0.0], [1.0, 1.0]], average=True, initial=1, action_axis=1)
     fast, slow = (ck.TabularPolicy(np.eye(2)[[a, a]]) for a in (0, 1))
     bounds = [bias_bound(cmdp, policy.pi) for policy in (fast, slow)]
-    np.testing.assert_allclose(bounds, [1.111, 55.55])
+    np.testing.assert_allclose(bounds, [0.505, 25.25], rtol=1e-4)
     mixture, settings = ck.MixturePolicy([fast, slow], [0.9, 0.1]), {"rollouts": 200, "horizon": 100}
     found = ck.certify_by_simulation(cmdp, mixture, **settings)
     stated = ck.certify_by_simulation(cmdp, mixture, **settings, mixing=0.9 * bounds[0] + 0.1 * bounds[1])
@@ -360,6 +381,8 @@ def test_bad_statements_are_refused():
         ck.certify_by_simulation(simulator, ones(cmdp), mixing=1e9)
     with pytest.raises(ValueError, match="give horizon"):  # before anything is learned
         ck.solve(simulator, sampling=ck.Sampling(estimator="pooled", mixing=1e9))
+    with pytest.raises(ValueError, match="horizon must be at most 1e"):
+        ck.certify_by_simulation(cmdp, ones(cmdp), horizon=2 * 10**9)
     with pytest.raises(ValueError, match="bounds"):
         ck.certify_by_simulation(twin(cmdp, bounds=None), ones(cmdp), mixing=10)
 

@@ -10,9 +10,10 @@ and is part of the interval. Rollouts over a finite horizon end after T steps: n
 the ranges of all stages. When rollouts are added until every limit is decided, look number k spends
 δ/(k (k + 1)), so that the intervals hold at all looks together.
 
-The mean over T steps differs from a long-run average by at most B/T times the range of a step, where B bounds the
-expected number of steps to some state that all others lead to (docs/theory.md). That is part of the interval too. B
-is proved where the model is known; of a simulator the user states it. T grows in proportion to n.
+The mean over T steps differs from a long-run average by at most B/T times the range of a step, where B is the span of
+the bias, relative to that range, or the expected number of steps to some state that all others lead to
+(docs/theory.md). That is part of the interval too. B is proved where the model is known; of a simulator the user
+states it. T grows in proportion to n.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 
 from cmdpkit.checks import Array, check_confidence, check_count, check_nonnegative
 from cmdpkit.cluster import check_cluster, in_order, using
-from cmdpkit.evaluation.gain_bounds import bias_bound
+from cmdpkit.evaluation.gain_bounds import LONGEST, bias_bound
 from cmdpkit.model import CMDP
 from cmdpkit.policy import MixturePolicy, as_any_policy, lowered_policy
 from cmdpkit.simulators import JUDGING, Returns, Simulator, as_simulator, stream
@@ -122,7 +123,7 @@ def certify_by_simulation(
             see docs/cluster.md.
         mixing: for long-run averages, a number N of steps: from every state that the policy can reach it comes to one
             common state within N steps on average. A `Simulator` needs it, and the certificate repeats it in
-            `assumption`; for a `CMDP` such a number is proved if it is not given.
+            `assumption`; for a `CMDP` a number that does as much is proved if it is not given.
 
     Example:
         >>> import cmdpkit as ck
@@ -162,7 +163,8 @@ class Lengths:
         return math.ceil(max(1.0, self.bias) * 3.0 * (rollouts - 1) / (7.0 * math.log(4.0 / self.delta)))
 
     def too_many(self, rollouts: int) -> bool:
-        return self.fixed is None and rollouts * self.of(rollouts) > MOST_TRANSITIONS
+        steps = self.of(rollouts)
+        return self.fixed is None and (rollouts * steps > MOST_TRANSITIONS or steps > LONGEST)
 
 
 def averaging(
@@ -173,7 +175,7 @@ def averaging(
     if lengths.too_many(rollouts):
         raise ValueError(
             f"{rollouts} rollouts that are long enough for this average have {rollouts * lengths.of(rollouts):.1e} "
-            f"transitions, because it takes up to {bias:.3g} steps on average to come to some state. Take fewer "
+            f"transitions, because the process forgets where it was only after about {bias:.3g} steps. Take fewer "
             "rollouts, or give horizon, for wider intervals; evaluate() and certify() of a model are exact"
         )
     return lengths
@@ -220,7 +222,7 @@ def _bias(model: Any, mixture: MixturePolicy, mixing: float | None) -> float:
     bounds = [bias_bound(model, policy.pi) for policy in mixture.policies]
     if not np.isfinite(bounds).all():
         raise ValueError(
-            "how soon this policy comes back to some state cannot be proved: parts of the model are left too seldom. "
+            "how soon the process forgets where it was cannot be proved: parts of the model are left too seldom. "
             f"evaluate() and certify() of it are exact; or give mixing=N if {COMMON_STATE.format('N')}"
         )
     return float(mixture.weights @ np.array(bounds))
@@ -361,6 +363,8 @@ def _check_call(
             "statistical certificates need to know how large the quantities of one step can be: "
             "Simulator(..., bounds=[(low, high), ...])"
         )
+    if simulator.criterion == "average" and horizon is not None and horizon > LONGEST:
+        raise ValueError(f"horizon must be at most {LONGEST:.0e} for a long-run average, got {horizon}")
     if mixing is not None:
         check_nonnegative(mixing, "mixing")
         if simulator.criterion != "average":

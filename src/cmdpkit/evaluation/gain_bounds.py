@@ -22,39 +22,54 @@ from cmdpkit.evaluation.gains import AverageSystem, drift
 from cmdpkit.evaluation.system import Plan
 from cmdpkit.model import CMDP
 
+LONGEST = 10**9
+"""Sums of at most so many costs are bounded: rounding errors add up."""
+
 
 def averages_with_errors(cmdp: CMDP, pi: PairTable, plan: Plan) -> tuple[Array, Array]:
     """(m + 1,) long-run averages of all costs from the start, limits not subtracted, and a bound on each error."""
-    pairs, system = cmdp.pairs, AverageSystem(cmdp, pi, plan=plan)
+    system = AverageSystem(cmdp, pi, plan=plan)
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing, and says so
-        cost = pairs.expect(pi, cmdp.costs)
-        gain, bias = system.gains(cost)
-        change = cost + drift(system.chain, bias)
-        terms = _terms(cmdp, system)
-        rounding = _rounding(cmdp, pi, system)[:, None]
-        size = pairs.expect(pi, np.abs(cmdp.costs)) + drift(system.chain, bias, absolute=True)
-        error = rounding * size + terms * TINY
-        moves = mixed_chain(cmdp, (pi > 0.0).astype(float))  # without the underflow of a product
-        _, label = recurrent_classes(moves)
-        classes = np.unique(label[reachable(moves, cmdp.initial) & (label >= 0)])
-        ranges = [((change - error)[label == k].min(axis=0), (change + error)[label == k].max(axis=0)) for k in classes]
+        gain, bias = system.gains(cmdp.pairs.expect(pi, cmdp.costs))
+        least, most = _changes(cmdp, pi, system, bias)
+        label, visited = _classes(cmdp, pi)
+        classes = np.unique(label[visited & (label >= 0)])
+        ranges = [(least[label == k].min(axis=0), most[label == k].max(axis=0)) for k in classes]
         if len(ranges) == 1:
             values, errors = _around(np.asarray(cmdp.initial @ gain), *ranges[0])
         else:
-            values, errors = _from_several(cmdp, system, gain, label, dict(zip(classes, ranges, strict=True)), rounding)
+            several = dict(zip(classes, ranges, strict=True))
+            values, errors = _from_several(cmdp, system, gain, label, several, _rounding(cmdp, pi, system)[:, None])
         return values, np.where(np.isfinite(errors) & np.isfinite(values), errors, np.inf)
 
 
 def bias_bound(cmdp: CMDP, pi: PairTable) -> float:
-    """B: the expected sum of T costs from the start is within B (max c − min c) of T times their average, for any T.
+    """B: the expected sum of T costs from the start is within B (max c − min c) of T times their average.
 
-    B is the largest expected number of steps to a state that marks its class, and with several classes those from the
-    start in addition. Infinite where such times cannot be proved.
+    For every cost of the model and all T up to `LONGEST`; infinite where that cannot be proved. B is the largest span
+    of a bias, relative to that of the cost; with several classes, or too many rounding errors, see `return_time`.
     """
-    system = AverageSystem(cmdp, pi)
-    moves = mixed_chain(cmdp, (pi > 0.0).astype(float))
-    _, label = recurrent_classes(moves)
-    visited = reachable(moves, cmdp.initial)
+    label, visited = _classes(cmdp, pi)
+    if np.unique(label[visited & (label >= 0)]).size == 1:
+        system, some = AverageSystem(cmdp, pi), cmdp.spans > 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            bias = system.gains(cmdp.pairs.expect(pi, cmdp.costs)).bias
+            least, most = _changes(cmdp, pi, system, bias)
+            # Σ_t c_t = Σ_t d(s_t) + h(s_0) − h(s_T), and both d and the average lie between the least and the largest d
+            off = LONGEST * (most[visited].max(axis=0) - least[visited].min(axis=0))[some] / cmdp.spans[some]
+            spans = np.ptp(bias[visited], axis=0)[some] / cmdp.spans[some]
+        if np.isfinite(spans).all() and (off <= np.maximum(spans, 1.0)).all():
+            return 1.01 * float((spans + off).max(initial=0.0))
+    return return_time(cmdp, pi)
+
+
+def return_time(cmdp: CMDP, pi: PairTable) -> float:
+    """The same for costs of any kind and all T, from the times of visits to a state of each class that marks it.
+
+    It is the largest expected number of steps to such a state, and with several classes those from the start in
+    addition. Infinite where such times cannot be proved.
+    """
+    system, (label, visited) = AverageSystem(cmdp, pi), _classes(cmdp, pi)
     marks = system.marks[visited[system.marks]]
     classes = np.unique(label[visited & (label >= 0)])
     if not np.array_equal(np.sort(label[marks]), classes):  # parts that are hardly ever left look like classes
@@ -69,6 +84,22 @@ def bias_bound(cmdp: CMDP, pi: PairTable) -> float:
         return np.inf
     at_first = 0.0 if classes.size == 1 else float(cmdp.initial[inside] @ steps)
     return 1.01 * (float(steps.max()) + at_first)
+
+
+def _classes(cmdp: CMDP, pi: PairTable) -> tuple[Any, Any]:
+    """(S,) the recurrent class of each state, −1 for transient ones, and whether it can be visited from the start."""
+    moves = mixed_chain(cmdp, (pi > 0.0).astype(float))  # without the underflow of a product
+    return recurrent_classes(moves)[1], reachable(moves, cmdp.initial)
+
+
+def _changes(cmdp: CMDP, pi: PairTable, system: AverageSystem, bias: Array) -> tuple[Array, Array]:
+    """(S, n) bounds on c_π + P_π h − h, from both sides."""
+    pairs, terms = cmdp.pairs, _terms(cmdp, system)
+    change = pairs.expect(pi, cmdp.costs) + drift(system.chain, bias)
+    size = pairs.expect(pi, np.abs(cmdp.costs)) + drift(system.chain, bias, absolute=True)
+    rounding = _rounding(cmdp, pi, system)[:, None]
+    error = rounding * size + terms * TINY
+    return change - error, change + error
 
 
 def _terms(cmdp: CMDP, system: AverageSystem) -> int:
