@@ -191,13 +191,13 @@ def test_the_policy_of_an_infeasible_model_is_the_one_described(method):
 
 def test_the_neighbourhood_enters_with_its_own_values():
     """Columns that `auto` begins with: the values of PMD-PD's last and average policies, to the last digit."""
-    cmdp = ck.problems.paper()
+    cmdp = ck.problems.garnet(30, constraints=2, seed=1)
     search = ColumnSearch(cmdp, 1e-6)
     _seek_neighbourhood(search, Budget())
     assert len(search.columns) == 2
     for policy, values in zip(search.columns, search.values, strict=True):
         truth = ck.evaluate(cmdp, policy)
-        np.testing.assert_allclose(values, [-truth.objective, 3.0 - truth.constraint_values[0]], rtol=1e-9)
+        np.testing.assert_allclose(values, [-truth.objective, *(truth.constraint_values - cmdp.limits)], rtol=1e-9)
 
 
 # -- default steps -----------------------------------------------------------------------------------------------------

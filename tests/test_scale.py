@@ -22,7 +22,7 @@ from models import coupled, lp_optimum, random_model
 MODELS = {
     "sweeps": lambda: ck.problems.garnet(states=400, actions=4, constraints=3, gamma=0.99),
     "sparse": lambda: ck.problems.two_queues(capacity=16, gamma=0.999),
-    "krylov": lambda: coupled(400, 1e-4),
+    "krylov": lambda: coupled(600, 1e-4),
 }
 
 

@@ -453,7 +453,9 @@ def test_limits_per_step_and_rollouts_are_refused():
         ruin(4, constraints=[ck.AtMost(np.zeros((5, 2)), 1.0, per_step=True)])
     with pytest.raises(ValueError, match="has the constants of discounted models"):
         ck.solve(cmdp, sampling=ck.Sampling(schedule="theory", epsilon=0.1))
-    with pytest.raises(ValueError, match=r"is for discounted models and finite horizons.*with_criterion\(horizon="):
+    with pytest.raises(
+        ValueError, match=r"is for discounted models, finite horizons and long-run averages.*with_criterion\(horizon="
+    ):
         ck.certify_by_simulation(cmdp, np.full((5, 2), 0.5))
     with pytest.raises(ValueError, match="there is no long run"):
         ck.long_run_averages(cmdp, np.full((5, 2), 0.5))

@@ -80,6 +80,9 @@ class Rolled:
         verdicts = ("accepted", "no gradient", "line search failed")
         self.updates = [Update(i, -7.0, v, 0.1 * i, 0.0, 1, w, fit, 0.0) for i, w in enumerate(verdicts, start=4)]
 
+    def widened(self, values):
+        return values
+
 
 def test_a_record_of_training_tells_every_iteration():
     recorder = TrainingRecorder(Rolled(), Budget())

@@ -105,7 +105,7 @@ class NeuralSettings:
     alpha: float = option(
         1.0, NONNEGATIVE, "Weight of the KL divergence to the anchor policy; effective from the second inner step on."
     )
-    clip: float = option(0.2, PART, "Surrogate 'clip': ratios count within 1 - clip and 1 + clip.")
+    clip: float = option(0.2, PART, "Surrogate 'clip': how far from 1 a ratio of probabilities counts.")
     temperature: float = option(1.5, POSITIVE, "Surrogate 'penalty': weight of the divergence.")
     policy_rate: float = option(3e-4, POSITIVE, "Learning rate of the policy, of the surrogates 'clip' and 'penalty'.")
     policy_epochs: int = option(10, WHOLE, "At most so many passes over each batch, of 'clip' and 'penalty'.")

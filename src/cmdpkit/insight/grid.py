@@ -12,7 +12,7 @@ from cmdpkit.checks import Array
 from cmdpkit.evaluation.patience import Stopped, until
 from cmdpkit.exact.band import Band
 from cmdpkit.insight.curves import Surface, in_users_sense
-from cmdpkit.insight.line import SPLIT, VISITS
+from cmdpkit.insight.line import SPLIT
 from cmdpkit.model import CMDP
 
 
@@ -23,10 +23,10 @@ def surface(
     try:
         with until(stop):
             values = wanted if wanted is not None else _box(cmdp, band, axes, points)
-            for near, quick in VISITS:  # as along a line: most points are met by mixtures of their neighbours
+            for near in (True, False, False):  # as along a line: most points are met by mixtures of their neighbours
                 for offsets in _grid(cmdp, axes, values):
                     if not stop():
-                        band.improve(offsets, 1.0, near, quick)
+                        band.improve(offsets, 1.0, near)
             for offsets in _grid(cmdp, axes, values):
                 band.step_inside(offsets)
     except Stopped:

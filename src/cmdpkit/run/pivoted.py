@@ -36,9 +36,9 @@ def solve_by_pivots(cmdp: CMDP, tol: float, budget: Budget) -> Outcome | None:
     prices = certificate.multipliers.copy()
     objective, violation = certificate.objective, certificate.violation
     news = Snapshot(1, objective, violation, certificate.bound, prices, budget.elapsed)
-    budget.tell(news)
     columns = ("objective", "violation", "bound", "multipliers", "time")
     history = History({name: (np.copy(getattr(news, name)),) for name in columns})
+    budget.tell(news)  # a callback must not reach into what is returned
     return Outcome(Status.OPTIMAL, vertex.policy, certificate, history, 1, memory=_memory(cmdp, vertex, certificate))
 
 
