@@ -212,6 +212,7 @@ def test_a_start_of_ones_own_saves_steps():
     assert warm.iterations < cold.iterations
 
 
+@pytest.mark.slow
 def test_long_ways_through_a_grid():
     """Actions that seemed bad for long must come back: with neither floor nor tests the run goes back and forth."""
     cmdp = ck.problems.grid(rows=100, columns=100, gamma=0.999)

@@ -167,6 +167,7 @@ def first_paint(page, path):
     raise AssertionError("nothing was painted")
 
 
+@pytest.mark.slow
 def test_ten_thousand_states_stay_fluid(page, tmp_path):
     """At most 5 MB, first paint within two seconds, and a filter that answers at once."""
     side = 100

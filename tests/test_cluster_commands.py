@@ -53,6 +53,7 @@ def test_a_command_prints_the_same_on_a_cluster(workers, command):
     assert timeless(json.loads(there.output)) == timeless(json.loads(here.output))
 
 
+@pytest.mark.slow
 def test_training_and_its_evaluation_on_a_cluster(workers, tmp_path):
     found = []
     for place, more in (("here", ()), ("there", ("--cluster", "local"))):
@@ -63,6 +64,7 @@ def test_training_and_its_evaluation_on_a_cluster(workers, tmp_path):
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_a_figure_on_a_cluster(workers, tmp_path):
     for place, more in (("here", ()), ("there", ("--cluster", "local"))):
         assert run("reproduce", "fig1", "--quick", "--seeds", "1", "--out", tmp_path / place, *more).exit_code == 0

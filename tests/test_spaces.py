@@ -75,6 +75,7 @@ def test_draws_of_several_actions_follow_their_parts(tmp_path):
     np.testing.assert_array_equal(NeuralPolicy.load(tmp_path / "policy.npz").act(np.zeros((4, 1))), [[6, 0]] * 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"surrogate": "clip", "policy_rate": 0.01}])
 def test_several_actions_learn_within_a_limit(options):
     """Without the limit the dials stand at 2 and 0, reward and cost are 20; with it the first is there half of it."""

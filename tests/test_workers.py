@@ -47,6 +47,7 @@ def test_numbers_do_not_depend_on_the_workers(persist):
             np.testing.assert_array_equal(run.history[name], runs[0].history[name])
 
 
+@pytest.mark.slow
 def test_a_run_continues_with_other_workers(tmp_path):
     whole = ck.train(Coins, limits=[5.0], persist=True, **SMALL | {"iterations": 4})
     for workers, iterations in ((2, 2), (None, 3), (3, 4)):
