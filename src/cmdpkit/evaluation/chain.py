@@ -18,8 +18,8 @@ from cmdpkit.model import StagedTransitions
 HUB = 8.0
 """A state with so many times the neighbours of an average one is a hub: the centre of a star, a common restart."""
 
-SORTED = 50_000
-"""Below this many entries it is fastest to sort them all."""
+ADDED = 200_000
+"""Below this many entries those of all actions are added up without looking first whether that pays off (measured)."""
 
 SAMPLE, SHARED = 50, 0.7
 """States sampled for shared successors, and the fraction of entries below which those of all states are added up."""
@@ -43,8 +43,7 @@ def mixed_chain(cmdp: Any, probabilities: Array) -> Any:
         return pairs.sum(probabilities[:, None] * cmdp.transitions)
     matrix, weights = cmdp.transitions, probabilities.ravel()
     taken = np.flatnonzero(weights)
-    small = matrix.nnz < SORTED
-    if not small and _shares_successors(matrix, pairs.first, weights):
+    if matrix.nnz < ADDED or _shares_successors(matrix, pairs.first, weights):
         first = pairs.first if taken.size == weights.size else np.searchsorted(taken, pairs.first)
         kept = (weights[taken], taken, first)
         return sp.csr_array(kept, shape=(states, pairs.count)) @ matrix
@@ -52,13 +51,7 @@ def mixed_chain(cmdp: Any, probabilities: Array) -> Any:
     rows = matrix.copy() if taken.size == weights.size else matrix[taken]
     rows.data *= np.repeat(weights[taken], np.diff(rows.indptr))
     starts = rows.indptr[np.searchsorted(taken, pairs.first)]
-    return _merged(sp.csr_array((rows.data, rows.indices, starts), shape=(states, matrix.shape[1])), small)
-
-
-def _merged(chain: Any, small: bool) -> Any:
-    if small:
-        chain.sum_duplicates()
-    return chain
+    return sp.csr_array((rows.data, rows.indices, starts), shape=(states, matrix.shape[1]))
 
 
 def _shares_successors(matrix: Any, first: Any, weights: Array) -> bool:
