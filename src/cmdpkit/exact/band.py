@@ -16,11 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation.bounds import EPS, horizon_bound
+from cmdpkit.evaluation.backup import bellman
+from cmdpkit.evaluation.bounds import EPS, bound_from_backup, horizon_bound
 from cmdpkit.evaluation.gains import policy_system
+from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.columns import Anchor, ColumnSearch, Cut
+from cmdpkit.exact.errors import sum_errors
 from cmdpkit.exact.master import Mixture, Program, best_mixture
 from cmdpkit.exact.mdp import Stop, never
+from cmdpkit.exact.pivots import Walk, is_pivotable
 from cmdpkit.exact.slater import least_miss
 from cmdpkit.model import CMDP, AtLeast, AtMost
 from cmdpkit.policy import TabularPolicy
@@ -31,6 +35,8 @@ ROOM = 1e-3
 INSIDE = 1e-11
 """Mixtures stay this far inside the limits (scaled), so that rounding in the small LP cannot matter."""
 
+ASIDE = 3e-11
+"""Vertices stay this far inside, so that their errors are inside as well."""
 
 CLOSED = 0.8
 """A search ends when its bounds are within this part of what they may be apart: the band's count all errors as well."""
@@ -71,6 +77,8 @@ class Band:
         self.refuted: list[Cut] = []
         self.anchors: list[Anchor] = []
         self.solves = 0
+        self._walk = Walk(cmdp) if cmdp.num_rows and is_pivotable(cmdp) else None
+        self._walked: set[bytes] = set()
         self._sought = False  # the policy with the most room has been looked for
         self._mixtures: dict[Any, Upper] = {}
         self._programs: dict[Any, Program] = {}  # of mixtures, to continue from when columns have been added
@@ -155,7 +163,7 @@ class Band:
         With `near` a policy that is optimal for limits nearby is enough as well: what is searched for there completes
         it, as mixtures of the two. With `quick` bounds come from backups of known values where these are enough.
         """
-        if self._done(offsets, share):
+        if self._done(offsets, share) or (self._pivot(offsets) and self._done(offsets, share)):
             return True
         search = self.search = self._at(offsets)
         search.quick = quick
@@ -174,6 +182,25 @@ class Band:
         if not near:
             self.step_inside(offsets)
         return self._done(offsets, share)
+
+    def _pivot(self, offsets: Array) -> bool:
+        """On a small model, take the best vertex for these limits as a column, and its prices as a bound, once."""
+        if self._walk is None or offsets.tobytes() in self._walked:
+            return False
+        self._walked.add(offsets.tobytes())
+        vertex = self._walk.at(offsets - ASIDE * self.search.scales[1:], self.stop)
+        if vertex is None:
+            return False
+        cmdp, pi = self.cmdp, vertex.policy.pi
+        self.solves += 1
+        system = policy_system(cmdp, pi, plan=Plan("dense"))
+        values = system.state_values(cmdp.pairs.expect(pi, cmdp.costs))
+        self._append(vertex.policy, cmdp.initial @ values, sum_errors(cmdp, values, pi=pi, chain=system.chain))
+        prices = cmdp.netted(vertex.multipliers)
+        weights = np.append(1.0, prices)
+        backup = bellman(cmdp, weights @ cmdp.costs, vertex.values, vertex.choice)
+        self.cuts.append(Cut(prices, cmdp.offsets, bound_from_backup(cmdp, weights, vertex.values, backup)))
+        return True
 
     def _done(self, offsets: Array, share: float) -> bool:
         return self.refutation(offsets)[0] > 0.0 or self.width(offsets) <= share * self.tol
