@@ -180,23 +180,17 @@ def advantages(cmdp: CMDP, values: Array) -> Array:
     """
     if isinstance(cmdp.transitions, StagedTransitions):
         return _advantages_over_stages(cmdp, values)
+    cost = cmdp.costs.T - gain(cmdp, values)
     if not is_compiled(cmdp.transitions):
-        return _advantages_by_cost(cmdp, values)
-    table = padded(cmdp.costs.T - gain(cmdp, values))
+        table = look_ahead(cmdp, values)
+        table += cost
+        by_pair = cmdp.pairs.like(table)  # a view
+        by_pair -= cmdp.pairs.over(values)
+        return table
+    table = padded(cost)
     wide = padded(values)
     looking_ahead(cmdp.transitions, cmdp.gamma, table, 1.0, cmdp.pairs.heads)(wide, wide, table)
     return table[:, : values.shape[1]]
-
-
-def _advantages_by_cost(cmdp: CMDP, values: Array) -> Array:
-    """The same, one cost after the other: NumPy is slow on short rows."""
-    pairs, gains = cmdp.pairs, np.broadcast_to(gain(cmdp, values), values.shape[1:])
-    table = np.empty((values.shape[1], pairs.count))
-    for row, cost, value, each in zip(table, cmdp.costs, np.ascontiguousarray(values.T), gains, strict=True):
-        np.add(look_ahead(cmdp, value), cost - each if each else cost, out=row)
-        by_pair = pairs.like(row)  # a view
-        by_pair -= pairs.over(value)
-    return table.T
 
 
 def _advantages_over_stages(cmdp: CMDP, values: Array) -> Array:

@@ -38,6 +38,9 @@ INSIDE = 1e-11
 ASIDE = 3e-11
 """Vertices stay this far inside, so that their errors are inside as well."""
 
+SAME = 1e-13
+"""Sums of columns that differ by less (scaled) are the same."""
+
 CLOSED = 0.8
 """A search ends when its bounds are within this part of what they may be apart: the band's count all errors as well."""
 
@@ -161,9 +164,10 @@ class Band:
         """Search at these limits until the bounds are within share · tol, or the limits are refuted. True if so.
 
         With `near` a policy that is optimal for limits nearby is enough as well: what is searched for there completes
-        it, as mixtures of the two. With `quick` bounds come from backups of known values where these are enough.
+        it, as mixtures of the two. With `quick` bounds come from backups of known values where these are enough, and
+        small models are not searched but pivoted.
         """
-        if self._done(offsets, share) or (self._pivot(offsets) and self._done(offsets, share)):
+        if self._done(offsets, share) or (quick and self._pivot(offsets) and self._done(offsets, share)):
             return True
         search = self.search = self._at(offsets)
         search.quick = quick
@@ -184,23 +188,32 @@ class Band:
         return self._done(offsets, share)
 
     def _pivot(self, offsets: Array) -> bool:
-        """On a small model, take the best vertex for these limits as a column, and its prices as a bound, once."""
+        """On a small model, take the best vertex for these limits, once: its prices as a bound, and as columns the ends
+        of the piece of the frontier that it lies on, or itself where several limits vary.
+        """
         if self._walk is None or offsets.tobytes() in self._walked:
             return False
         self._walked.add(offsets.tobytes())
         vertex = self._walk.at(offsets - ASIDE * self.search.scales[1:], self.stop)
         if vertex is None:
             return False
-        cmdp, pi = self.cmdp, vertex.policy.pi
         self.solves += 1
-        system = policy_system(cmdp, pi, plan=Plan("dense"))
-        values = system.state_values(cmdp.pairs.expect(pi, cmdp.costs))
-        self._append(vertex.policy, cmdp.initial @ values, sum_errors(cmdp, values, pi=pi, chain=system.chain))
-        prices = cmdp.netted(vertex.multipliers)
+        for policy in self._walk.piece(self.axes[0]) if len(self.axes) == 1 else [vertex.policy]:
+            self._evaluate(policy)
+        cmdp, prices = self.cmdp, self.cmdp.netted(vertex.multipliers)
         weights = np.append(1.0, prices)
         backup = bellman(cmdp, weights @ cmdp.costs, vertex.values, vertex.choice)
         self.cuts.append(Cut(prices, cmdp.offsets, bound_from_backup(cmdp, weights, vertex.values, backup)))
         return True
+
+    def _evaluate(self, policy: TabularPolicy) -> None:
+        """Take a policy of a small model as a column, unless one with the same sums is there."""
+        cmdp, pi = self.cmdp, policy.pi
+        system = policy_system(cmdp, pi, plan=Plan("dense"))
+        values = system.state_values(cmdp.pairs.expect(pi, cmdp.costs))
+        sums = cmdp.initial @ values
+        if not self.sums or (np.abs(np.array(self.sums) - sums) > SAME * self.search.scales).any(axis=1).all():
+            self._append(policy, sums, sum_errors(cmdp, values, pi=pi, chain=system.chain))
 
     def _done(self, offsets: Array, share: float) -> bool:
         return self.refutation(offsets)[0] > 0.0 or self.width(offsets) <= share * self.tol

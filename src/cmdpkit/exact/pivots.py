@@ -82,6 +82,11 @@ class Walk:
             program.limit(offsets)
             return program.vertex() if program.pivot(stop) else None
 
+    def piece(self, axis: int) -> list[TabularPolicy]:
+        """The last vertex where one limit is as tight, and as loose, as its basis allows: in between both are mixed."""
+        with np.errstate(all="ignore"):
+            return self._program.piece(axis)
+
 
 class _Program:
     """min c·x subject to x·table = right, x ≥ 0, in units in which occupancies sum to one and costs span one."""
@@ -106,6 +111,8 @@ class _Program:
         self.reduced: Array = np.zeros(0)  # costs of all variables
         self.updates = 0
         self.lost = False  # pivots came to no end
+        self.x: Array = np.zeros(0)  # of the last vertex
+        self.solved: Any = None  # with its basis
 
     def limit(self, offsets: Array) -> None:
         """Take these limits (m,)."""
@@ -187,20 +194,37 @@ class _Program:
         """The solution that belongs to the basis, from a factorisation of its own."""
         from scipy.linalg import lapack
 
-        basis = self.basis
-        cmdp, pairs, states = self.cmdp, self.pairs, self.cmdp.states
+        basis, states = self.basis, self.cmdp.states
         factors, pivots, failed = lapack.dgetrf(self.table[basis])
         x = lapack.dgetrs(factors, pivots, self.right, trans=1)[0]
         dual = lapack.dgetrs(factors, pivots, self.costs[0, basis])[0]
         if failed or not (np.isfinite(x).all() and np.isfinite(dual).all()):
             return None
-        played = np.full(pairs.count + cmdp.num_rows, -1.0)
-        played[basis] = np.maximum(x, 0.0)
-        occupancy = played[: pairs.count]
-        choice = pairs.argmin(pairs.like(-occupancy))
-        policy = TabularPolicy.from_occupancy(pairs, pairs.like(occupancy), pairs.one_hot(choice))
+        self.x, self.solved = x, lambda b: lapack.dgetrs(factors, pivots, b, trans=1)[0]
+        policy, choice = self._policy(x)
         multipliers = np.maximum(-dual[states:], 0.0) * self.units[0] / self.units[1:]
         return Vertex(policy, choice, multipliers, self.units[0] * dual[:states])
+
+    def piece(self, axis: int) -> list[TabularPolicy]:
+        """The policies at the ends of the right-hand sides for which the basis of the last vertex is the best one."""
+        unit = np.zeros(self.right.size)
+        unit[self.cmdp.states + axis] = 1.0
+        change = self.solved(unit)
+        ends = []
+        for sign in (-1.0, 1.0):
+            falling = np.flatnonzero(sign * change < -PIVOT)
+            step = float((np.maximum(self.x[falling], 0.0) / -(sign * change[falling])).min(initial=np.inf))
+            ends.append(self.x + sign * (step if np.isfinite(step) else 0.0) * change)
+        return [self._policy(x)[0] for x in ends]
+
+    def _policy(self, x: Array) -> tuple[TabularPolicy, Any]:
+        """The policy of a basic solution, and its most frequent actions."""
+        pairs = self.pairs
+        played = np.full(self.costs.shape[1], -1.0)
+        played[self.basis] = np.maximum(x, 0.0)
+        occupancy = pairs.like(played[: pairs.count])
+        choice = pairs.argmin(-occupancy)
+        return TabularPolicy.from_occupancy(pairs, occupancy, pairs.one_hot(choice)), choice
 
 
 def _entering(row: Array, reduced: Array) -> int | None:
