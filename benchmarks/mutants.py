@@ -820,6 +820,12 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     *of(
+        "exact/mdp.py",
+        "frontier::test_a_glance_is_a_bound_as_near_as_it_says",
+        ("(now - bound) / excess", "0.01 * (now - bound) / excess", "a glance ends before a policy is proved good"),
+        ("bound_from_backup(cmdp, weights, value, backup), bound", "now, bound", "a glance takes values for bounds"),
+    ),
+    *of(
         "exact/vertex.py",
         "vertex",
         ("if cost[some] @ right[-1] <= 0.0", "if cost[some] @ right[-1] >= 0.0", "the walk to a vertex goes uphill"),

@@ -19,7 +19,7 @@ from cmdpkit.checks import Array
 from cmdpkit.evaluation.bounds import EPS, horizon_bound
 from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.exact.columns import Anchor, ColumnSearch, Cut
-from cmdpkit.exact.master import best_mixture
+from cmdpkit.exact.master import Mixture, Program, best_mixture
 from cmdpkit.exact.mdp import Stop, never
 from cmdpkit.exact.slater import least_miss
 from cmdpkit.model import CMDP, AtLeast, AtMost
@@ -73,7 +73,8 @@ class Band:
         self.solves = 0
         self._sought = False  # the policy with the most room has been looked for
         self._mixtures: dict[Any, Upper] = {}
-        self._bases: dict[Any, Any] = {}  # of their linear programs, to continue from when columns have been added
+        self._programs: dict[Any, Program] = {}  # of mixtures, to continue from when columns have been added
+        self._known: Array = np.zeros((0, 0))
 
     # -- what is known ------------------------------------------------------------------------------------------
 
@@ -98,22 +99,35 @@ class Band:
     def _mixture(self, offsets: Array, objective: int) -> Upper:
         if not self.sums:
             return Upper(np.inf, None)
-        table = np.array(self.sums) + np.array(self.search.errors)
-        scales = self.search.scales
-        rows = ((table[:, 1:] - offsets) / scales[1:]).T
+        table, scales = self._most(), self.search.scales
+        columns = np.column_stack([table[:, objective], table[:, 1:] - offsets])
+        columns /= np.append(scales[objective], scales[1:])
         allowed = 0.5 * self.tol * self.cmdp.fine_scales[1:] / scales[1:]
         allowed[self.axes] = -INSIDE
         for relaxation in (np.full(offsets.size, -INSIDE), allowed):
-            key = (objective, offsets.tobytes(), relaxation.tobytes())
-            mixture = best_mixture(
-                table[:, objective] / scales[objective], rows, relaxation, basis=self._bases.get(key)
-            )
-            self._bases[key] = mixture.basis
-            if not offsets.size or (rows @ mixture.weights - relaxation).max() <= 0.5 * INSIDE:
+            mixture = self._best(columns, relaxation, (objective, offsets.tobytes(), relaxation.tobytes()))
+            if not offsets.size or (columns[:, 1:].T @ mixture.weights - relaxation).max() <= 0.5 * INSIDE:
                 value = float(mixture.weights @ table[:, objective])
                 rounding = (len(table) + 4) * EPS * float(mixture.weights @ np.abs(table[:, objective]))
                 return Upper(value + rounding, mixture.weights, bool(relaxation.max(initial=0.0) > 0.0))
         return Upper(np.inf, None)
+
+    def _most(self) -> Array:
+        """(n, m + 1) the sums of all columns, at most."""
+        if len(self._known) < len(self.sums):
+            self._known = np.array(self.sums) + np.array(self.search.errors)
+        return self._known
+
+    def _best(self, columns: Array, relaxation: Array, key: Any) -> Mixture:
+        """The best mixture, by the program that found it when there were fewer columns."""
+        if relaxation.size <= 1:
+            return best_mixture(columns[:, 0], columns[:, 1:].T, relaxation)
+        if key not in self._programs:
+            self._programs[key] = Program(columns, relaxation, exact=True)
+        program = self._programs[key]
+        for column in columns[program.count :]:
+            program.add(column)
+        return program.mixture()
 
     def width(self, offsets: Array) -> float:
         """The distance of the bounds, in units of what `tol` is relative to."""
