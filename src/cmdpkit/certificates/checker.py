@@ -116,15 +116,26 @@ def _of_stationary(cmdp: CMDP, policy: TabularPolicy, plan: Plan) -> tuple[Array
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing, and says so
         policy_cost = pairs.expect(pi, cmdp.costs)
         value = system.state_values(policy_cost)
-        # r = c_π + γ P_π V − V, and how large the terms are that were summed for it in every state
-        residual = np.abs(policy_cost + cmdp.gamma * (system.chain @ value) - value)
-        size = pairs.expect(pi, np.abs(cmdp.costs)) + cmdp.gamma * (system.chain @ np.abs(value)) + np.abs(value)
+        # r = c_π + γ P_π V − V, and its rounding error
+        residual = policy_cost  # in place: tables of large models are not kept together
+        residual += cmdp.gamma * (system.chain @ value)
+        residual -= value
         # A sum over the successors in a row of P_π, each of them and the cost a sum over actions
         terms = longest_row(system.chain) + 2 * pairs.largest + 12 + cmdp.entry_error
         # The policy is played with probabilities that sum to one; what is stored may be off by rounding
         slack = np.abs(pairs.sum(pi) - 1.0) + (pairs.largest + 2) * EPS
-        local = residual + (terms * EPS + slack)[:, None] * size + terms * TINY
+        local = np.abs(residual, out=residual)
+        local += (terms * EPS + slack)[:, None] * _sizes(cmdp, system, pi, value) + terms * TINY
         visits = np.maximum(system.state_occupancy(), 0.0)
         errors = values_error(cmdp, system.chain, visits, local, float(slack.max()))
         errors += (cmdp.states + 4 + cmdp.entry_error) * EPS * (cmdp.initial @ np.abs(value)) + cmdp.states * TINY
         return cmdp.initial @ value, np.where(np.isfinite(errors), errors, np.inf)
+
+
+def _sizes(cmdp: CMDP, system: PolicySystem, pi: Array, value: Array) -> Array:
+    """(S, m + 1) how large the terms are that are summed for c_π + γ P_π V − V in every state."""
+    size = np.abs(value)
+    size += cmdp.gamma * (system.chain @ size)
+    for cost, column in zip(cmdp.costs, size.T, strict=True):
+        column += cmdp.pairs.expect(pi, np.abs(cost)[None])[:, 0]
+    return size

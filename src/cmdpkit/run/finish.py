@@ -158,12 +158,14 @@ def _certificate(search: ColumnSearch, policy: TabularPolicy) -> Certificate:
 
 def _answer(search: ColumnSearch, bound: float, tol: float) -> tuple[TabularPolicy, Certificate]:
     """The policy of the search with its certificate; one that randomises in fewer states, if it is proved as well."""
-    cmdp, (policy, fewer) = search.cmdp, search.vertex()
+    cmdp, fewer = search.cmdp, search.vertex()
     if fewer is not None:
         certificate = certificate_of(cmdp, fewer, search.multipliers, bound, search.plan)
         allowed = tol * cmdp.fine_scales[1:] + search.relaxation * search.scales[1:]
         if certificate.optimal(tol) and as_good(cmdp, certificate, search.bound, allowed, tol):
             return fewer, certificate
+    del fewer  # tables of large models are not kept together
+    policy = search.policy()
     return policy, certificate_of(cmdp, policy, search.multipliers, bound, search.plan)
 
 
