@@ -81,6 +81,9 @@ class AverageSystem(PolicySystem):
             values += FAR_SIGHT * float(self._cycles.times.max()) * (gain - at_start)
         return values.reshape(policy_cost.shape)
 
+    def rough(self, policy_cost: Array) -> Array:
+        return self.state_values(policy_cost)
+
     def gains(self, cost: Array, guess: Array | None = None, accuracy: Array | float = 0.0) -> Gains:
         """Averages and bias of costs (S, n)."""
         if self.classes == 1 and self._may_sweep():

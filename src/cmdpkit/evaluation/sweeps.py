@@ -22,6 +22,9 @@ TRIAL = 30
 SHORT_TRIAL = 15
 """The same where time is up, over the last two."""
 
+FEW = 60
+"""A chain that needs no more sweeps than this to full accuracy mixes well."""
+
 DAMPING = 0.9
 """Sweeps of a long-run average keep a tenth of the old values, without which a periodic chain would not converge."""
 
@@ -45,8 +48,12 @@ def sweep_values(
     most: float,
     compiled: bool,
     weight: float = 1.0,
+    brief: bool = False,
 ) -> Swept:
-    """V (S, n) = c_π + γ P_π V to within `accuracy` (n,), or as close as `most` sweeps get; P_π is weight · chain."""
+    """V (S, n) = c_π + γ P_π V to within `accuracy` (n,), or as close as `most` sweeps get; P_π is weight · chain.
+
+    Where it is sure that few sweeps reach it, `brief` ones end there: values to five digits or so.
+    """
     n = cost.shape[1]
     sweep, values = (_compiled if compiled else _plain)(chain, gamma * weight, cost, guess)
     spare = np.empty_like(values)
@@ -58,7 +65,7 @@ def sweep_values(
         values, spare = spare, values
         # |V^π − (TV + middle)| ≤ γ/(1 − γ) · span(D) / 2
         error = float((factor * (high - low)[:n] / 2.0 / np.maximum(accuracy, 1e-300)).max())
-        if error <= 1.0 or watch.gives_up(error) or watch.may_end(hurry):
+        if error <= 1.0 or watch.gives_up(error) or watch.may_end(hurry) or (brief and watch.is_sure()):
             del sweep, spare  # of a large model, before there is a copy
             values += factor * (high + low) / 2.0
             return Swept(np.ascontiguousarray(values[:, :n]), error <= 1.0 or watch.reached)
@@ -114,11 +121,21 @@ class Watch:
         self.reached = not self._is_slow(2)
         return self.reached or n >= TRIAL
 
+    def is_sure(self) -> bool:
+        """Whether few sweeps more would be enough; they then count as made."""
+        if len(self.errors) == SHORT_TRIAL and self._needed(5) <= FEW:
+            self.reached = True
+        return self.reached
+
     def _is_slow(self, last: int) -> bool:
         """Whether more than `most` sweeps are needed, at the contraction of the last ones."""
+        return self._needed(last) > self.most
+
+    def _needed(self, last: int) -> float:
+        """Sweeps in all, at the contraction of the last ones."""
         error, n = self.errors[-1], len(self.errors)
         rate = (error / self.errors[-1 - last]) ** (1.0 / last)
-        return rate >= 1.0 or n + math.log(error) / -math.log(rate) > self.most
+        return math.inf if rate >= 1.0 else n + math.log(error) / -math.log(rate)
 
 
 def sweep_occupancy(

@@ -108,6 +108,15 @@ class PolicySystem:
         values = self._by_krylov().solve(policy_cost, guess, residual)
         return self._sweep(policy_cost, values, accuracy, MOST_SWEEPS).values.reshape(policy_cost.shape)
 
+    def rough(self, policy_cost: Array) -> Array:
+        """Values to a few digits where that takes fewer sweeps; after that the plan is known."""
+        if self._may_sweep():
+            swept = self._sweep(policy_cost, None, 0.0, min(SWEEPS, self.plan.patience), brief=True)
+            if self._keep_sweeping(swept.reached):
+                return swept.values.reshape(policy_cost.shape)
+            self._decide()
+        return self.state_values(policy_cost)
+
     def glance(self, policy_cost: Array, accuracy: float) -> Array:
         """Values by sweeps from 0, however near they come: after that the plan is known."""
         if not self._may_sweep():
@@ -117,7 +126,9 @@ class PolicySystem:
             self._decide()
         return swept.values.reshape(policy_cost.shape)
 
-    def _sweep(self, policy_cost: Array, guess: Array | None, accuracy: Array | float, most: float) -> Swept:
+    def _sweep(
+        self, policy_cost: Array, guess: Array | None, accuracy: Array | float, most: float, brief: bool = False
+    ) -> Swept:
         gamma = self.cmdp.gamma
         cost, start = (
             policy_cost.reshape(len(policy_cost), -1),
@@ -126,7 +137,7 @@ class PolicySystem:
         least = _rounding(gamma) * np.abs(cost).max(axis=0, initial=0.0) / (1.0 - gamma)
         chain, weight = self._rows()
         allowed = np.maximum(accuracy, least)
-        return sweep_values(chain, gamma, cost, start, allowed, most, self._compiled, weight)
+        return sweep_values(chain, gamma, cost, start, allowed, most, self._compiled, weight, brief)
 
     def _rows(self) -> tuple[Any, float]:
         """A matrix and a number whose product is P_π."""

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cmdpkit.checks import Array, PairTable
+from cmdpkit.evaluation.backup import is_compiled
 from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.errors import sum_errors
@@ -141,6 +142,7 @@ class ColumnSearch:
     enough: float = 0.0  # the oracle need not know its minimum better than this
     quick: bool = False  # with a goal, bounds need not bring a column
     goal: float = 0.0  # bounds as close as this are close enough; 0 where that is not known before the end
+    aim: float = 0.0  # the same relative to the objective, where the caller wants to look before the oracle is asked
     rigorous: bool = False  # bound the errors of all columns' values
     errors: list[Array] = field(default_factory=list)  # of V_0..V_m of each column, if rigorous
     cuts: list[Cut] = field(default_factory=list)  # every bound that was proved
@@ -362,6 +364,8 @@ class ColumnSearch:
             if self.goal and self.upper - self.bound <= self.goal:
                 yield self
                 return
+            if self.aim and self.has_closed:
+                yield self  # perhaps that is proof enough
             asked = ahead.prices * self.units
             left = min(self.upper - self.bound, gain)
             gap = max(INEXACT * max(left, 0.0), self.enough)
@@ -408,6 +412,17 @@ class ColumnSearch:
 
     def _settled(self) -> bool:
         return bool(self.upper - self.bound <= 1e-13 * self.scales[0])
+
+    @property
+    def has_closed(self) -> bool:
+        """The bounds are as close as `aim` says, relative to the objective and no worse relative to the costs."""
+        size = max(float(self.cmdp.fine_scales[0]), abs(self.upper))
+        return bool(np.isfinite(self.upper) and self.upper - self.bound <= self.aim * size)
+
+    @property
+    def accuracy(self) -> Array | float:
+        """To which a policy of a large model need be evaluated for its proof; 0 is to rounding."""
+        return self._oracle.accuracy if is_compiled(self.cmdp.transitions) else 0.0
 
     def _distance(self) -> float:
         """How far the search has to go, scaled: between the bounds, or (farther) to a mixture within the limits."""
@@ -580,7 +595,7 @@ class ColumnSearch:
                 played = {"choice": column} if chosen else {"probabilities": self.probabilities(column)}
                 system = policy_system(self.cmdp, **played, plan=self.plan)
                 del played
-                visits = system.state_occupancy(accuracy=COLUMN_ACCURACY * self.tol)
+                visits = system.state_occupancy(self._visits, COLUMN_ACCURACY * self.tol)
                 del system  # one chain at a time
             if isinstance(column, np.ndarray):
                 occupancy[pairs.rows(column)] += weights[j] * visits

@@ -215,7 +215,7 @@ class Oracle:
         then finds it one state after the other: a hundred policies for a grid of 100 x 100, against one from here.
         """
         cmdp = self.cmdp
-        value = uniform_system(cmdp, self.plan).solve(cmdp.pairs.mean(cost))
+        value = uniform_system(cmdp, self.plan).rough(cmdp.pairs.mean(cost))
         return bellman(cmdp, cost, value, np.zeros(cmdp.states, dtype=np.int32)).choice
 
     def _evaluate(self, weights: Array, error: float) -> float:
