@@ -1434,7 +1434,7 @@ MUTANTS: list[Mutant] = [
         "certificate bounds",
         ("abs(v_0 - bound) + errors[0]", "abs(v_0 - bound)", "the gap forgets the rounding"),
         ("v + errors[1:]", "v", "the violation forgets the rounding"),
-        ("residual + (terms * EPS + slack)[:, None] * size", "residual", "the rounding of the residual is forgotten"),
+        ("local += (terms * EPS + slack)[:, None]", "local += 0.0", "the rounding of the residual is forgotten"),
         ("return weights @ values, weights", "return values.mean(axis=0), weights", "a mixture has equal parts"),
         (
             "np.zeros(cmdp.num_rows), np.inf, plan)",

@@ -12,7 +12,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from cmdpkit.checks import Array
+from cmdpkit.evaluation.backup import is_compiled, parts
 from cmdpkit.evaluation.stages import StagedChain
+from cmdpkit.evaluation.threads import in_blocks
 from cmdpkit.model import StagedTransitions
 
 HUB = 8.0
@@ -42,9 +44,12 @@ def mixed_chain(cmdp: Any, probabilities: Array) -> Any:
             return np.matmul(probabilities[:, None, :], pairs.like(cmdp.transitions))[:, 0, :]
         return pairs.sum(probabilities[:, None] * cmdp.transitions)
     matrix, weights = cmdp.transitions, probabilities.ravel()
-    taken = np.flatnonzero(weights)
     small = matrix.nnz < SORTED
-    if not small and _shares_successors(matrix, pairs.first, weights):
+    shares = not small and _shares_successors(matrix, pairs.first, weights)
+    if not shares and is_compiled(matrix):
+        return _gathered(matrix, pairs.heads, weights)
+    taken = np.flatnonzero(weights)
+    if shares:
         first = pairs.first if taken.size == weights.size else np.searchsorted(taken, pairs.first)
         kept = (weights[taken], taken, first)
         return sp.csr_array(kept, shape=(states, pairs.count)) @ matrix
@@ -53,6 +58,22 @@ def mixed_chain(cmdp: Any, probabilities: Array) -> Any:
     rows.data *= np.repeat(weights[taken], np.diff(rows.indptr))
     starts = rows.indptr[np.searchsorted(taken, pairs.first)]
     return _merged(sp.csr_array((rows.data, rows.indices, starts), shape=(states, matrix.shape[1])), small)
+
+
+def _gathered(matrix: Any, heads: Any, weights: Array) -> Any:
+    """The same, compiled: nothing is stored but the chain."""
+    from cmdpkit.evaluation import kernels
+
+    indptr, indices, data = parts(matrix)
+    starts = np.empty(heads.size, dtype=matrix.indptr.dtype)
+    kernels.count_mixed(heads, indptr, weights, starts)
+    to, values = np.empty(starts[-1], dtype=indices.dtype), np.empty(starts[-1])
+
+    def fill(first: int, last: int) -> None:
+        kernels.fill_mixed(heads, indptr, indices, data, weights, starts, to, values, first, last)
+
+    in_blocks(fill, heads.size - 1, int(starts[-1]))
+    return sp.csr_array((values, to.view(matrix.indices.dtype), starts), shape=(heads.size - 1, matrix.shape[1]))
 
 
 def _merged(chain: Any, small: bool) -> Any:
