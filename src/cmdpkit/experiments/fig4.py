@@ -30,6 +30,7 @@ PAPER: dict[str, Any] = {
     "radius": 0.003,
     "damping": 0.001,
     "cg_steps": 10,
+    "fisher_states": 5_000,
     "normalise": False,
     "critic_epochs": 5,
     "critic_minibatch": 250,
