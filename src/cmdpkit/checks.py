@@ -7,6 +7,7 @@ import math
 import numbers
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,13 @@ CostTable = Array
 
 ROW_SUM_TOLERANCE = 1e-8
 """Rows whose sum differs from one by more than this are rejected. Bounds account for smaller differences."""
+
+
+@dataclass(frozen=True)
+class Handed:
+    """Sparse transitions that nobody else holds: a large model need not copy them."""
+
+    matrix: Any
 
 
 def freeze(array: Array) -> Array:
@@ -95,6 +103,9 @@ def check_transitions(
     """
     if action_axis not in (None, 0, 1):
         raise ValueError(f"action_axis must be 1 for (S, A, S) arrays or 0 for (A, S, S) arrays, not {action_axis!r}")
+    handed = isinstance(transitions, Handed)
+    if handed:
+        transitions = transitions.matrix
     if sp.issparse(transitions):
         rows, states = transitions.shape if transitions.ndim == 2 else (0, 0)
         if states == 0 or rows == 0 or (rows % states and not masked):
@@ -106,7 +117,7 @@ def check_transitions(
         if transitions.dtype.kind not in "fiub":
             raise TypeError(f"transitions must hold real numbers, not dtype {transitions.dtype}")
         _check_format(transitions)
-        matrix = _with_short_indices(sp.csr_array(transitions, dtype=np.float64, copy=True))
+        matrix = _with_short_indices(sp.csr_array(transitions, dtype=np.float64, copy=not handed))
         matrix.sum_duplicates()
         return refreeze(matrix), states, None if masked else rows // states
     array = as_floats(transitions, "transitions")

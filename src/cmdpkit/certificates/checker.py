@@ -20,14 +20,24 @@ from cmdpkit.policy import MixturePolicy, TabularPolicy
 AnyPolicy = TabularPolicy | MixturePolicy
 
 
+VISITS = 1e-3
+"""Visits weigh the errors of values: where these are found to an accuracy, visits are as good as exact to this part."""
+
+
 def certificate_of(
-    cmdp: CMDP, policy: AnyPolicy, multipliers: Array, bound: float, plan: Plan | None = None
+    cmdp: CMDP,
+    policy: AnyPolicy,
+    multipliers: Array,
+    bound: float,
+    plan: Plan | None = None,
+    accuracy: Array | float = 0.0,
 ) -> Certificate:
     """The certificate of `policy`, given a proved lower bound on V_0 over the feasible policies, and its row prices.
 
-    `plan` is the method that has suited the chains of the model, if that is known.
+    `plan` is the method that has suited the chains of the model, if that is known. Values are found to about `accuracy`
+    (rows + 1,), by default to rounding; what their errors are is part of the proof.
     """
-    return certificate_of_values(cmdp, *values_with_errors(cmdp, policy, plan), multipliers, bound)
+    return certificate_of_values(cmdp, *values_with_errors(cmdp, policy, plan, accuracy), multipliers, bound)
 
 
 def certificate_of_values(cmdp: Problem, values: Array, errors: Array, multipliers: Array, bound: float) -> Certificate:
@@ -90,13 +100,15 @@ def refuted(cmdp: Problem, plain: Certificate, farkas: Array, margin: float) -> 
     return replace(plain, infeasibility=y, infeasibility_margin=margin)
 
 
-def values_with_errors(cmdp: CMDP, policy: AnyPolicy, plan: Plan | None = None) -> tuple[Array, Array]:
+def values_with_errors(
+    cmdp: CMDP, policy: AnyPolicy, plan: Plan | None = None, accuracy: Array | float = 0.0
+) -> tuple[Array, Array]:
     """(m + 1,) values of all costs from the start, limits not subtracted, and a bound on the error of each."""
     # A copy: proofs do not change the run
     plan = Plan() if plan is None else Plan(plan.method, order=replace(plan.order))
     if not isinstance(policy, MixturePolicy):
-        return _of_stationary(cmdp, policy, plan)
-    parts = [_of_stationary(cmdp, part, plan) for part in policy.policies]
+        return _of_stationary(cmdp, policy, plan, accuracy)
+    parts = [_of_stationary(cmdp, part, plan, accuracy) for part in policy.policies]
     values, errors = (np.array(column) for column in zip(*parts, strict=True))
     return mixed_values(policy.weights, values, errors)
 
@@ -108,23 +120,34 @@ def mixed_values(weights: Array, values: Array, errors: Array) -> tuple[Array, A
     return weights @ values, weights @ errors * (1.0 + 1e-9) + rounding
 
 
-def _of_stationary(cmdp: CMDP, policy: TabularPolicy, plan: Plan) -> tuple[Array, Array]:
+def _of_stationary(cmdp: CMDP, policy: TabularPolicy, plan: Plan, accuracy: Array | float) -> tuple[Array, Array]:
     pi, pairs = policy.pi, cmdp.pairs
     if cmdp.criterion == "average":
         return averages_with_errors(cmdp, pi, plan)
     system = PolicySystem(cmdp, pi, plan=plan)
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing, and says so
         policy_cost = pairs.expect(pi, cmdp.costs)
-        value = system.state_values(policy_cost)
-        # r = c_π + γ P_π V − V, and how large the terms are that were summed for it in every state
-        residual = np.abs(policy_cost + cmdp.gamma * (system.chain @ value) - value)
-        size = pairs.expect(pi, np.abs(cmdp.costs)) + cmdp.gamma * (system.chain @ np.abs(value)) + np.abs(value)
+        value = system.state_values(policy_cost, accuracy=accuracy)
+        # r = c_π + γ P_π V − V, and its rounding error
+        residual = policy_cost  # in place: tables of large models are not kept together
+        residual += cmdp.gamma * (system.chain @ value)
+        residual -= value
         # A sum over the successors in a row of P_π, each of them and the cost a sum over actions
         terms = longest_row(system.chain) + 2 * pairs.largest + 12 + cmdp.entry_error
         # The policy is played with probabilities that sum to one; what is stored may be off by rounding
         slack = np.abs(pairs.sum(pi) - 1.0) + (pairs.largest + 2) * EPS
-        local = residual + (terms * EPS + slack)[:, None] * size + terms * TINY
-        visits = np.maximum(system.state_occupancy(), 0.0)
+        local = np.abs(residual, out=residual)
+        local += (terms * EPS + slack)[:, None] * _sizes(cmdp, system, pi, value) + terms * TINY
+        visits = np.maximum(system.state_occupancy(accuracy=VISITS if np.any(accuracy) else 0.0), 0.0)
         errors = values_error(cmdp, system.chain, visits, local, float(slack.max()))
         errors += (cmdp.states + 4 + cmdp.entry_error) * EPS * (cmdp.initial @ np.abs(value)) + cmdp.states * TINY
         return cmdp.initial @ value, np.where(np.isfinite(errors), errors, np.inf)
+
+
+def _sizes(cmdp: CMDP, system: PolicySystem, pi: Array, value: Array) -> Array:
+    """(S, m + 1) how large the terms are that are summed for c_π + γ P_π V − V in every state."""
+    size = np.abs(value)
+    size += cmdp.gamma * (system.chain @ size)
+    for cost, column in zip(cmdp.costs, size.T, strict=True):
+        column += cmdp.pairs.expect(pi, np.abs(cost)[None])[:, 0]
+    return size

@@ -180,15 +180,16 @@ def advantages(cmdp: CMDP, values: Array) -> Array:
     """
     if isinstance(cmdp.transitions, StagedTransitions):
         return _advantages_over_stages(cmdp, values)
-    cost = cmdp.costs.T - gain(cmdp, values)
+    cost = cmdp.costs.T
+    if cmdp.criterion == "average":
+        cost = cmdp.costs.T - gain(cmdp, values)
     if not is_compiled(cmdp.transitions):
         table = look_ahead(cmdp, values)
         table += cost
         by_pair = cmdp.pairs.like(table)  # a view
         by_pair -= cmdp.pairs.over(values)
         return table
-    table = padded(cost)
-    wide = padded(values)
+    table, wide = padded(cost), padded(values)
     looking_ahead(cmdp.transitions, cmdp.gamma, table, 1.0, cmdp.pairs.heads)(wide, wide, table)
     return table[:, : values.shape[1]]
 
@@ -222,9 +223,14 @@ def gain(cmdp: CMDP, values: Array) -> Any:
 def padded(table: Array) -> Array:
     """A C-ordered copy, with two to four columns padded to four, which is what the kernels like best."""
     n = table.shape[1]
-    wide = np.zeros((table.shape[0], 4 if 1 < n <= 4 else n))
-    wide[:, :n] = table
+    wide = np.zeros((table.shape[0], padded_width(n)))
+    for i in range(n):  # NumPy is slow on short rows
+        wide[:, i] = table[:, i]
     return wide
+
+
+def padded_width(columns: int) -> int:
+    return 4 if 1 < columns <= 4 else columns
 
 
 Ahead = Callable[[Array, Array, Array], tuple[Array, Array]]
@@ -235,11 +241,11 @@ def looking_ahead(matrix: Any, gamma: float, cost: Array, minus: float = 0.0, he
     """c + γ P V′ − minus · V for all columns (compiled), and the extremes of c + γ P V′ − V in each of them.
 
     `matrix` is the model's, with a row for every pair (those of a state begin at `heads`), or a chain's with one row
-    for every state; tables are `padded`.
+    for every state. Tables of values are `padded`; that of the costs need not be.
     """
     from cmdpkit.evaluation import kernels
 
-    columns, nnz = cost.shape[1], matrix.nnz
+    columns, nnz = padded_width(cost.shape[1]), matrix.nnz
     kernel = {1: kernels.ahead_one, 4: kernels.ahead_four}.get(columns, kernels.ahead_many)
     states = matrix.shape[0] if heads is None else heads.size - 1
     arrays = (np.arange(states + 1) if heads is None else heads, *parts(matrix), cost, gamma)

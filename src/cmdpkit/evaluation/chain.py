@@ -12,14 +12,13 @@ import numpy as np
 import scipy.sparse as sp
 
 from cmdpkit.checks import Array
+from cmdpkit.evaluation.backup import is_compiled, parts
 from cmdpkit.evaluation.stages import StagedChain
+from cmdpkit.evaluation.threads import in_blocks
 from cmdpkit.model import StagedTransitions
 
 HUB = 8.0
 """A state with so many times the neighbours of an average one is a hub: the centre of a star, a common restart."""
-
-ADDED = 200_000
-"""Below this many entries those of all actions are added up without looking first whether that pays off (measured)."""
 
 SAMPLE, SHARED = 50, 0.7
 """States sampled for shared successors, and the fraction of entries below which those of all states are added up."""
@@ -42,16 +41,30 @@ def mixed_chain(cmdp: Any, probabilities: Array) -> Any:
             return np.matmul(probabilities[:, None, :], pairs.like(cmdp.transitions))[:, 0, :]
         return pairs.sum(probabilities[:, None] * cmdp.transitions)
     matrix, weights = cmdp.transitions, probabilities.ravel()
+    if is_compiled(matrix) and not _shares_successors(matrix, pairs.first, weights):
+        return _gathered(matrix, pairs.heads, weights)
     taken = np.flatnonzero(weights)
-    if matrix.nnz < ADDED or _shares_successors(matrix, pairs.first, weights):
-        first = pairs.first if taken.size == weights.size else np.searchsorted(taken, pairs.first)
-        kept = (weights[taken], taken, first)
-        return sp.csr_array(kept, shape=(states, pairs.count)) @ matrix
-    # Rows of the actions that are taken, concatenated. A successor of two actions may appear twice; its entries add up.
-    rows = matrix.copy() if taken.size == weights.size else matrix[taken]
-    rows.data *= np.repeat(weights[taken], np.diff(rows.indptr))
-    starts = rows.indptr[np.searchsorted(taken, pairs.first)]
-    return sp.csr_array((rows.data, rows.indices, starts), shape=(states, matrix.shape[1]))
+    first = pairs.first if taken.size == weights.size else np.searchsorted(taken, pairs.first)
+    return sp.csr_array((weights[taken], taken, first), shape=(states, pairs.count)) @ matrix
+
+
+def _gathered(matrix: Any, heads: Any, weights: Array) -> Any:
+    """The same, compiled: rows of the actions that are taken, concatenated, and nothing is stored but the chain.
+
+    A successor of two actions may appear twice; its entries add up.
+    """
+    from cmdpkit.evaluation import kernels
+
+    indptr, indices, data = parts(matrix)
+    starts = np.empty(heads.size, dtype=matrix.indptr.dtype)
+    kernels.count_mixed(heads, indptr, weights, starts)
+    to, values = np.empty(starts[-1], dtype=indices.dtype), np.empty(starts[-1])
+
+    def fill(first: int, last: int) -> None:
+        kernels.fill_mixed(heads, indptr, indices, data, weights, starts, to, values, first, last)
+
+    in_blocks(fill, heads.size - 1, int(starts[-1]))
+    return sp.csr_array((values, to.view(matrix.indices.dtype), starts), shape=(heads.size - 1, matrix.shape[1]))
 
 
 def _shares_successors(matrix: Any, first: Any, weights: Array) -> bool:

@@ -24,7 +24,7 @@ from cmdpkit.evaluation.average import recurrent_classes
 from cmdpkit.evaluation.factors import Krylov, Solve, dense_lu, sparse_lu
 from cmdpkit.evaluation.patience import breathe
 from cmdpkit.evaluation.sweeps import sweep_gains, sweep_stationary
-from cmdpkit.evaluation.system import SWEEPS, Plan, PolicySystem, first_method
+from cmdpkit.evaluation.system import SWEEPS, Plan, PolicySystem, UniformSystem, first_method, reads_model
 from cmdpkit.model import CMDP
 
 NEVER = 1e-14
@@ -80,6 +80,9 @@ class AverageSystem(PolicySystem):
         if self.classes > 1:
             values += FAR_SIGHT * float(self._cycles.times.max()) * (gain - at_start)
         return values.reshape(policy_cost.shape)
+
+    def rough(self, policy_cost: Array) -> Array:
+        return self.state_values(policy_cost)
 
     def gains(self, cost: Array, guess: Array | None = None, accuracy: Array | float = 0.0) -> Gains:
         """Averages and bias of costs (S, n)."""
@@ -191,6 +194,11 @@ def policy_system(
     """The linear system of a policy under the model's criterion. Arguments: those of `PolicySystem`."""
     kind = AverageSystem if cmdp.criterion == "average" else PolicySystem
     return kind(cmdp, probabilities, choice, plan)
+
+
+def uniform_system(cmdp: CMDP, plan: Plan) -> PolicySystem:
+    """The linear system of the uniform policy, which goes everywhere."""
+    return UniformSystem(cmdp, plan) if reads_model(cmdp) else policy_system(cmdp, cmdp.pairs.uniform(), plan=plan)
 
 
 def _largest(weights: Array, label: Any, classes: int) -> Any:

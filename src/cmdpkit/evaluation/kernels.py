@@ -78,7 +78,8 @@ def ahead_one(heads, indptr, indices, data, cost, gamma, after, values, minus, o
 @njit(cache=True, nogil=True)
 def ahead_four(heads, indptr, indices, data, cost, gamma, after, values, minus, out, low, high, first, last):
     # pragma: no cover
-    """The same for four columns."""
+    """The same for four columns; those that `cost` lacks are zero."""
+    n = cost.shape[1]
     l0 = l1 = l2 = l3 = np.inf
     h0 = h1 = h2 = h3 = -np.inf
     row = heads[first]
@@ -97,8 +98,8 @@ def ahead_four(heads, indptr, indices, data, cost, gamma, after, values, minus, 
                 k += ONE
             a0 = cost[row, 0] + gamma * a0
             a1 = cost[row, 1] + gamma * a1
-            a2 = cost[row, 2] + gamma * a2
-            a3 = cost[row, 3] + gamma * a3
+            a2 = (cost[row, 2] if n > 2 else 0.0) + gamma * a2
+            a3 = (cost[row, 3] if n > 3 else 0.0) + gamma * a3
             out[row, 0] = a0 - minus * v0
             out[row, 1] = a1 - minus * v1
             out[row, 2] = a2 - minus * v2
@@ -222,6 +223,34 @@ def greedy_many(heads, table, weights, visits, choice, total, first, last):  # p
         for i in range(n):
             total[i] += visits[s] * table[arg, i]
         row = heads[s + 1]
+
+
+@njit(cache=True, nogil=True)
+def count_mixed(heads, indptr, weights, starts):  # pragma: no cover
+    """Where the entries of each state begin if the rows of its pairs are put together, those of weight 0 left out."""
+    total = 0
+    for s in range(heads.size - 1):
+        starts[s] = total
+        for row in range(heads[s], heads[s + 1]):
+            if weights[row] != 0.0:
+                total += indptr[row + 1] - indptr[row]
+    starts[heads.size - 1] = total
+
+
+@njit(cache=True, nogil=True)
+def fill_mixed(heads, indptr, indices, data, weights, starts, to, values, first, last):  # pragma: no cover
+    """These entries, and their probabilities times the weight of the pair."""
+    k = uint64(starts[first])
+    for row in range(heads[first], heads[last]):
+        weight = weights[row]
+        if weight != 0.0:
+            end = uint64(indptr[row + 1])
+            j = uint64(indptr[row])
+            while j < end:
+                to[k] = indices[j]
+                values[k] = data[j] * weight
+                j += ONE
+                k += ONE
 
 
 @njit(cache=True, nogil=True)

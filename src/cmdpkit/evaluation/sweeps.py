@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation.backup import looking_ahead, padded, parts
+from cmdpkit.evaluation.backup import looking_ahead, padded, padded_width, parts
 from cmdpkit.evaluation.patience import Hurry, breathe
 
 TRIAL = 30
@@ -21,6 +21,9 @@ TRIAL = 30
 
 SHORT_TRIAL = 15
 """The same where time is up, over the last two."""
+
+FEW = 60
+"""A chain that needs no more sweeps than this to full accuracy mixes well."""
 
 DAMPING = 0.9
 """Sweeps of a long-run average keep a tenth of the old values, without which a periodic chain would not converge."""
@@ -37,12 +40,22 @@ class Swept(NamedTuple):
 
 
 def sweep_values(
-    chain: Any, gamma: float, cost: Array, guess: Array | None, accuracy: Array, most: float, compiled: bool
+    chain: Any,
+    gamma: float,
+    cost: Array,
+    guess: Array | None,
+    accuracy: Array,
+    most: float,
+    compiled: bool,
+    weight: float = 1.0,
+    brief: bool = False,
 ) -> Swept:
-    """V (S, n) = c_π + γ P_π V to within `accuracy` (n,), or as close as `most` sweeps can get."""
+    """V (S, n) = c_π + γ P_π V to within `accuracy` (n,), or as close as `most` sweeps get; P_π is weight · chain.
+
+    Where it is sure that few sweeps reach it, `brief` ones end there: values to five digits or so.
+    """
     n = cost.shape[1]
-    start = np.zeros_like(cost) if guess is None else guess
-    sweep, values = (_compiled if compiled else _plain)(chain, gamma, cost, start)
+    sweep, values = (_compiled if compiled else _plain)(chain, gamma * weight, cost, guess)
     spare = np.empty_like(values)
     factor = gamma / (1.0 - gamma)
     watch, hurry = Watch(most), Hurry()
@@ -52,17 +65,19 @@ def sweep_values(
         values, spare = spare, values
         # |V^π − (TV + middle)| ≤ γ/(1 − γ) · span(D) / 2
         error = float((factor * (high - low)[:n] / 2.0 / np.maximum(accuracy, 1e-300)).max())
-        if error <= 1.0 or watch.gives_up(error) or watch.may_end(hurry):
+        if error <= 1.0 or watch.gives_up(error) or watch.may_end(hurry) or (brief and watch.is_sure()):
+            del sweep, spare  # of a large model, before there is a copy
             values += factor * (high + low) / 2.0
             return Swept(np.ascontiguousarray(values[:, :n]), error <= 1.0 or watch.reached)
 
 
-def _compiled(chain: Any, gamma: float, cost: Array, start: Array) -> tuple[Any, Array]:
-    look = looking_ahead(chain, gamma, padded(cost))
-    return lambda values, out: look(values, values, out), padded(start)
+def _compiled(chain: Any, gamma: float, cost: Array, guess: Array | None) -> tuple[Any, Array]:
+    look = looking_ahead(chain, gamma, np.ascontiguousarray(cost))
+    start = np.zeros((len(cost), padded_width(cost.shape[1]))) if guess is None else padded(guess)
+    return lambda values, out: look(values, values, out), start
 
 
-def _plain(chain: Any, gamma: float, cost: Array, start: Array) -> tuple[Any, Array]:
+def _plain(chain: Any, gamma: float, cost: Array, guess: Array | None) -> tuple[Any, Array]:
     columns = np.asfortranarray(cost)  # by columns: NumPy is slow on short rows
 
     def sweep(values: Array, out: Array) -> tuple[Array, Array]:
@@ -76,7 +91,7 @@ def _plain(chain: Any, gamma: float, cost: Array, start: Array) -> tuple[Any, Ar
             low[i], high[i] = new.min(), new.max()
         return low, high
 
-    return sweep, np.array(start, order="F")
+    return sweep, np.zeros(cost.shape, order="F") if guess is None else np.array(guess, order="F")
 
 
 class Watch:
@@ -106,11 +121,21 @@ class Watch:
         self.reached = not self._is_slow(2)
         return self.reached or n >= TRIAL
 
+    def is_sure(self) -> bool:
+        """Whether few sweeps more would be enough; they then count as made."""
+        if len(self.errors) == SHORT_TRIAL and self._needed(5) <= FEW:
+            self.reached = True
+        return self.reached
+
     def _is_slow(self, last: int) -> bool:
         """Whether more than `most` sweeps are needed, at the contraction of the last ones."""
+        return self._needed(last) > self.most
+
+    def _needed(self, last: int) -> float:
+        """Sweeps in all, at the contraction of the last ones."""
         error, n = self.errors[-1], len(self.errors)
         rate = (error / self.errors[-1 - last]) ** (1.0 / last)
-        return rate >= 1.0 or n + math.log(error) / -math.log(rate) > self.most
+        return math.inf if rate >= 1.0 else n + math.log(error) / -math.log(rate)
 
 
 def sweep_occupancy(
@@ -138,8 +163,7 @@ def sweep_gains(
 ) -> tuple[Swept, Array]:
     """h (S, n) with h ≈ c_π − g + P_π h, and g (n,) to within `accuracy`, which lies between min D and max D."""
     n = cost.shape[1]
-    start = np.zeros_like(cost) if guess is None else guess
-    sweep, values = (_compiled if compiled else _plain)(chain, 1.0, cost, start)
+    sweep, values = (_compiled if compiled else _plain)(chain, 1.0, cost, guess)
     spare = np.empty_like(values)
     allowed = np.maximum(accuracy, 16.0 * np.finfo(float).eps * np.abs(cost).max(axis=0, initial=0.0))
     watch, hurry = Watch(most), Hurry()

@@ -14,7 +14,7 @@ A `Plan` records the method found, for the next policies of the same run.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -109,6 +109,15 @@ class PolicySystem:
         values = self._by_krylov().solve(policy_cost, guess, residual)
         return self._sweep(policy_cost, values, accuracy, MOST_SWEEPS).values.reshape(policy_cost.shape)
 
+    def rough(self, policy_cost: Array) -> Array:
+        """Values to a few digits where that takes fewer sweeps; after that the plan is known."""
+        if self._may_sweep():
+            swept = self._sweep(policy_cost, None, 0.0, min(SWEEPS, self.plan.patience), brief=True)
+            if self._keep_sweeping(swept.reached):
+                return swept.values.reshape(policy_cost.shape)
+            self._decide()
+        return self.state_values(policy_cost)
+
     def glance(self, policy_cost: Array, accuracy: float) -> Array:
         """Values by sweeps from 0, however near they come: after that the plan is known."""
         if not self._may_sweep():
@@ -118,14 +127,22 @@ class PolicySystem:
             self._decide()
         return swept.values.reshape(policy_cost.shape)
 
-    def _sweep(self, policy_cost: Array, guess: Array | None, accuracy: Array | float, most: float) -> Swept:
+    def _sweep(
+        self, policy_cost: Array, guess: Array | None, accuracy: Array | float, most: float, brief: bool = False
+    ) -> Swept:
         gamma = self.cmdp.gamma
         cost, start = (
             policy_cost.reshape(len(policy_cost), -1),
             None if guess is None else guess.reshape(len(guess), -1),
         )
         least = _rounding(gamma) * np.abs(cost).max(axis=0, initial=0.0) / (1.0 - gamma)
-        return sweep_values(self.chain, gamma, cost, start, np.maximum(accuracy, least), most, self._compiled)
+        chain, weight = self._rows()
+        allowed = np.maximum(accuracy, least)
+        return sweep_values(chain, gamma, cost, start, allowed, most, self._compiled, weight, brief)
+
+    def _rows(self) -> tuple[Any, float]:
+        """A matrix and a number whose product is P_π."""
+        return self.chain, 1.0
 
     def state_occupancy(self, guess: Array | None = None, accuracy: float = 0.0) -> Array:
         """Expected discounted visits to each state, Σ_t γᵗ P(s_t = s) = (I − γ P_π)⁻ᵀ ρ; they sum to 1 / (1 − γ).
@@ -183,6 +200,34 @@ class PolicySystem:
         if self._krylov is None:
             self._krylov = Krylov(self.chain, self.cmdp.gamma)
         return self._krylov
+
+
+class UniformSystem(PolicySystem):
+    """The uniform policy of a large model: sweeps read the model itself, and the chain is built only if they fail.
+
+    P_π is the model's matrix with the rows of each state put together, over the number of actions.
+    """
+
+    def __init__(self, cmdp: CMDP, plan: Plan) -> None:
+        self.cmdp, self.plan = cmdp, plan
+        self.plan.method = self.plan.method or ("blocks" if cmdp.blocks else None)
+        self._factors: tuple[Solve, Solve] | None = None
+        self._krylov: Krylov | None = None
+
+    @cached_property
+    def chain(self) -> Any:
+        return mixed_chain(self.cmdp, self.cmdp.pairs.uniform())
+
+    def _rows(self) -> tuple[Any, float]:
+        matrix, actions = self.cmdp.transitions, self.cmdp.actions
+        parts = (matrix.data, matrix.indices, matrix.indptr[::actions])
+        return sp.csr_array(parts, shape=(self.cmdp.states,) * 2), 1.0 / actions
+
+
+def reads_model(cmdp: CMDP) -> bool:
+    """Whether there is a `UniformSystem` of the model."""
+    large = is_compiled(cmdp.transitions) and sp.issparse(cmdp.transitions) and cmdp.states > DENSE_STATES
+    return large and cmdp.criterion == "discounted" and cmdp.pairs.is_full
 
 
 def first_method(chain: Any) -> str | None:

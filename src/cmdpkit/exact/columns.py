@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cmdpkit.checks import Array, PairTable
+from cmdpkit.evaluation.backup import is_compiled
 from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.errors import sum_errors
@@ -144,6 +145,7 @@ class ColumnSearch:
     enough: float = 0.0  # the oracle need not know its minimum better than this
     quick: bool = False  # with a goal, bounds need not bring a column
     goal: float = 0.0  # bounds as close as this are close enough; 0 where that is not known before the end
+    aim: float = 0.0  # the same relative to the objective, where the caller wants to look before the oracle is asked
     rigorous: bool = False  # bound the errors of all columns' values
     errors: list[Array] = field(default_factory=list)  # of V_0..V_m of each column, if rigorous
     cuts: list[Cut] = field(default_factory=list)  # every bound that was proved
@@ -265,9 +267,8 @@ class ColumnSearch:
 
     def evaluate(self, column: Any) -> bool:
         """Evaluate a policy and take it as a column: (S,) choices, a blend, or a `TabularPolicy`."""
-        cmdp, pi = self.cmdp, self.probabilities(column)
-        costs = cmdp.pairs.expect(pi, cmdp.costs)
-        values = policy_system(cmdp, pi, plan=self.plan).state_values(costs, accuracy=self._oracle.accuracy)
+        cmdp, (system, costs) = self.cmdp, self._system(self.probabilities(column))
+        values = system.state_values(costs, accuracy=self._oracle.accuracy)
         return self.add(column, cmdp.initial @ values - np.append(0.0, cmdp.offsets))
 
     # -- the search ---------------------------------------------------------------------------------------------
@@ -369,6 +370,8 @@ class ColumnSearch:
             if self.goal and self.upper - self.bound <= self.goal:
                 yield self
                 return
+            if self.aim and self.has_closed:
+                yield self  # perhaps that is proof enough
             asked = ahead.prices * self.units
             blind = self._learn_at(asked, view, gain, sure, first) if self.goal else self._ask_at(asked, gain)
             self.stuck = self.mixture is not None and self._settled()
@@ -434,6 +437,17 @@ class ColumnSearch:
     def _settled(self) -> bool:
         return bool(self.upper - self.bound <= 1e-13 * self.scales[0])
 
+    @property
+    def has_closed(self) -> bool:
+        """The bounds are as close as `aim` says, relative to the objective and no worse relative to the costs."""
+        size = max(float(self.cmdp.fine_scales[0]), abs(self.upper))
+        return bool(np.isfinite(self.upper) and self.upper - self.bound <= self.aim * size)
+
+    @property
+    def accuracy(self) -> Array | float:
+        """To which a policy of a large model need be evaluated for its proof; 0 is to rounding."""
+        return self._oracle.accuracy if is_compiled(self.cmdp.transitions) else 0.0
+
     def _distance(self) -> float:
         """How far the search has to go, scaled: between the bounds, or (farther) to a mixture within the limits."""
         if self.mixture is not None:
@@ -462,18 +476,19 @@ class ColumnSearch:
 
     def _evaluate(self, blend: Blend) -> Viewpoint:
         """Take a randomised policy as a column."""
-        cmdp = self.cmdp
-        pi = blend.probabilities(cmdp.pairs)
-        costs = cmdp.pairs.expect(pi, cmdp.costs)
         self._factors = None
-        system = policy_system(cmdp, pi, plan=self._oracle.plan)
+        system, costs = self._system(blend.probabilities(self.cmdp.pairs))
         near = self._oracle.state_values if self._view is None else self._view.state_values
         view = self._viewpoint(blend, system, system.state_values(costs, near, self._oracle.accuracy))
-        if self.goal and self.plan.has_factors and cmdp.criterion != "average":
+        if self.goal and self.plan.has_factors and self.cmdp.criterion != "average":
             self._factors = system
         if self.add(blend, view.values, view.state_values, system.chain):
             self._keep(view.visits)
         return view
+
+    def _system(self, pi: PairTable) -> tuple[PolicySystem, Array]:
+        """The linear system of a randomised policy, and its costs (S, m + 1). Its probabilities need not be kept."""
+        return policy_system(self.cmdp, pi, plan=self.plan), self.cmdp.pairs.expect(pi, self.cmdp.costs)
 
     def _outlook(self, view: Viewpoint, start: Array, margin: Array) -> Outlook:
         local = LocalDual(self.cmdp, view, self.scales)
@@ -582,14 +597,17 @@ class ColumnSearch:
 
     def mixed(self, weights: Array) -> TabularPolicy:
         """The stationary policy of a mixture of the columns."""
+        self._oracle.system = None  # one chain at a time
         return self._of_occupancy(self._occupancy(weights))
 
-    def vertex(self) -> tuple[TabularPolicy, TabularPolicy | None]:
-        """`policy()`, and one of the same values that randomises in fewer states, if there is one (vertex.py)."""
-        oracle, occupancy = self._oracle, self._occupancy(self._weights())
-        policy, visits = self._of_occupancy(occupancy), self.cmdp.pairs.sum(occupancy)
-        values = oracle.state_values
-        return policy, least_randomised(self.cmdp, policy, visits, oracle.plan, oracle.accuracy, values)
+    def vertex(self) -> TabularPolicy | None:
+        """A policy with the values of `policy()` that randomises in fewer states, if there is one (vertex.py)."""
+        self._oracle.system = None
+        cmdp, oracle, occupancy = self.cmdp, self._oracle, [self._occupancy(self._weights())]
+        visits, values = cmdp.pairs.sum(occupancy[0]), oracle.state_values
+        # Large tables are passed on, not kept
+        policy = [self._of_occupancy(occupancy.pop())]
+        return least_randomised(cmdp, policy.pop(), visits, oracle.plan, oracle.accuracy, values)
 
     def _weights(self) -> Array:
         return (self.mixture or least_violation(self._scaled_rows())[1]).weights
@@ -607,15 +625,20 @@ class ColumnSearch:
         occupancy = np.zeros(pairs.count)
         for j in np.flatnonzero(weights > 0.0):
             column, visits = self.columns[j], self._kept.get(int(j))
-            chosen = isinstance(column, np.ndarray)
-            played = {"choice": column} if chosen else {"probabilities": self.probabilities(column)}
             if visits is None:
+                chosen = isinstance(column, np.ndarray)
+                played = {"choice": column} if chosen else {"probabilities": self.probabilities(column)}
                 system = policy_system(self.cmdp, **played, plan=self.plan)
-                visits = system.state_occupancy(accuracy=COLUMN_ACCURACY * self.tol)
-            if chosen:
+                del played
+                visits = system.state_occupancy(self._visits, COLUMN_ACCURACY * self.tol)
+                del system  # one chain at a time
+            if isinstance(column, np.ndarray):
                 occupancy[pairs.rows(column)] += weights[j] * visits
+            elif isinstance(column, Blend):
+                for choice, share in zip(column.choices, column.weights, strict=True):
+                    occupancy[pairs.rows(choice)] += weights[j] * share * visits
             else:
-                occupancy += (pairs.over(weights[j] * visits) * played["probabilities"]).ravel()
+                occupancy += (pairs.over(weights[j] * visits) * column.pi).ravel()
         return pairs.like(occupancy)
 
     def probabilities(self, column: Any) -> PairTable:

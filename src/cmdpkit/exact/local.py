@@ -79,13 +79,14 @@ class LocalDual:
         self.repeated = False  # the last greedy policy has the values of one that was known
         self._known = {self.values[0].tobytes()}
         self._units, self._compiled = scales[0] / scales, is_compiled(cmdp.transitions)
+        self._small = np.min_scalar_type(cmdp.actions)
 
     def look(self, prices: Array) -> Array:
         """The greedy policy at these prices, under the local model: its predicted V_0..V_m."""
         weights = self._units.copy()
         weights[1:] *= prices
         choice, change = greedy(self.cmdp.pairs, self.table, weights, self.view.visits, self._compiled)
-        self.seen.append(choice)
+        self.seen.append(choice.astype(self._small))
         values = (self.view.values + change) / self.scales
         self.repeated = values.tobytes() in self._known
         self._known.add(values.tobytes())
@@ -104,8 +105,7 @@ class LocalDual:
             program.add(at_prices)
         weights = program.mixture().weights
         base, used = self.view.policy, np.flatnonzero(weights[1:] > 1e-12)
-        small = np.min_scalar_type(self.cmdp.actions)
-        choices = [*base.choices, *(self.seen[j].astype(small, copy=False) for j in used)]
+        choices = [*base.choices, *(self.seen[j] for j in used)]
         shares = np.append(weights[0] * base.weights, weights[1:][used])
         kept = np.flatnonzero(shares > 1e-12)
         values = np.array(self.values[: weights.size])

@@ -18,7 +18,7 @@ import numpy as np
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import bellman, induction, induction_over_stages
 from cmdpkit.evaluation.bounds import backup_errors, bound_from_backup, local_bound
-from cmdpkit.evaluation.gains import policy_system
+from cmdpkit.evaluation.gains import policy_system, uniform_system
 from cmdpkit.evaluation.system import Plan, PolicySystem, rounding_floor
 from cmdpkit.model import CMDP, StagedTransitions
 
@@ -113,6 +113,7 @@ class Oracle:
         if isinstance(cmdp.transitions, StagedTransitions):
             return self._over_stages(weights)
         cost = weights @ cmdp.costs
+        largest = max(float(cost.max()), -float(cost.min()))
         blocks = cmdp.blocks
         if blocks is not None:
             self.choice = induction(cmdp, cost, blocks)
@@ -128,12 +129,12 @@ class Oracle:
             self.choice, self.state_values = bellman(cmdp, cost, guess @ weights, self.choice).choice, guess
             evaluations, loose = 1, self._evaluate(weights, 0.0)
         elif self.state_values is None:
-            evaluations, loose = 1, self._evaluate(weights, LOOSE * float(np.abs(cost).max()) / cmdp.step_weight)
+            evaluations, loose = 1, self._evaluate(weights, LOOSE * largest / cmdp.step_weight)
         while True:
             assert self.state_values is not None
             value = self.state_values @ weights
             # Keep the action where the gain is rounding: ties must not make the iteration wander.
-            noise = 1e-14 * (float(np.abs(value).max()) + float(np.abs(cost).max()))
+            noise = 1e-14 * (float(np.abs(value).max()) + largest)
             backup = bellman(cmdp, cost, value, self.choice, noise)
             bound = max(bound, bound_from_backup(cmdp, weights, value, backup))
             now = float(cmdp.initial @ value) - offset
@@ -224,20 +225,18 @@ class Oracle:
         then finds it one state after the other: a hundred policies for a grid of 100 x 100, against one from here.
         """
         cmdp = self.cmdp
-        uniform = cmdp.pairs.uniform()
-        mean_cost = cmdp.pairs.expect(uniform, cost[None])[:, 0]
-        value = policy_system(cmdp, uniform, plan=self.plan).solve(mean_cost)
+        value = uniform_system(cmdp, self.plan).rough(cmdp.pairs.mean(cost))
         return bellman(cmdp, cost, value, np.zeros(cmdp.states, dtype=np.int32)).choice
 
     def _evaluate(self, weights: Array, error: float) -> float:
         """V_0..V_m of the current policy, with an error of w·V of at most `error`. Returns that, 0 if fully exact."""
         cmdp = self.cmdp
-        rows = cmdp.pairs.rows(self.choice)
+        self.system = None  # one chain at a time
         self.system = policy_system(cmdp, choice=self.choice, plan=self.plan)
         wanted = np.maximum(self.accuracy, rounding_floor(cmdp))
         most = 1e-3 * cmdp.cost_sizes / cmdp.step_weight
         share = error / weights.size / np.maximum(weights, 1e-30 + error * 1e-30)
         accuracy = np.maximum(wanted, np.minimum(share, most))
-        policy_cost = np.ascontiguousarray(cmdp.costs[:, rows].T)
+        policy_cost = cmdp.pairs.at(cmdp.costs, self.choice)
         self.state_values = self.system.state_values(policy_cost, self.state_values, accuracy)
         return 0.0 if self.plan.is_direct or (accuracy <= wanted).all() else error

@@ -64,39 +64,50 @@ def least_randomised(
     """
     pairs, m = cmdp.pairs, cmdp.num_constraints  # two rows of one quantity are dependent
     pi = policy.pi.reshape(-1).copy()
+    del policy  # a large table that the caller need not keep
     seen = visits > NEVER * visits.sum()
     rounded = _settle(cmdp, pi, np.flatnonzero(~seen))
     if _randomised(cmdp, pi).size > m:
-        system = _system(cmdp, pi, plan)  # which settles the plan
+        if plan.method is None:
+            _system(cmdp, pi, plan)  # which may settle the plan
         rooms = [DIRECT_STATES] if plan.has_factors else [m + SPARE]
         if plan.method == "stages":
             rooms.append(max(DIRECT_STATES, 3 * m))
-        found = (_rounded(system, pi, visits, accuracy, guess, at_most) for at_most in rooms)
-        return next((TabularPolicy.over(pairs, pairs.like(new)) for new in found if new is not None), None)
+        for at_most in rooms:
+            new = pi if at_most == rooms[-1] else pi.copy()
+            if _round(cmdp, new, plan, visits, accuracy, guess, at_most):
+                return TabularPolicy.over(pairs, pairs.like(new))
+        return None
     if not rounded:
         return None
     return TabularPolicy.over(pairs, pairs.like(pi))
 
 
-def _rounded(
-    system: PolicySystem, pi: Array, visits: Array, accuracy: Array, guess: Array | None, at_most: int
-) -> Array | None:
-    """π at a vertex, treated exactly in at most so many states; None if rounding the others missed by too much."""
-    cmdp, pairs, pi, target = system.cmdp, system.cmdp.pairs, pi.copy(), None
+def _round(
+    cmdp: CMDP, pi: Array, plan: Plan, visits: Array, accuracy: Array, values: Array | None, at_most: int
+) -> bool:
+    """Change π to a vertex, exactly in at most so many states; False if rounding the others missed by too much.
+
+    `values` (S, m + 1) are those of a similar policy. Of a large model one chain exists at a time.
+    """
+    pairs, target = cmdp.pairs, None
     if _randomised(cmdp, pi).size > at_most:
         target = visits @ pairs.expect(pairs.like(pi), cmdp.costs[1:]) - cmdp.offsets
-        guess = _values(system, pi, np.maximum(accuracy, ROUGH * cmdp.cost_sizes), guess)
-        _round_most(cmdp, pi, visits, guess, at_most)
-        system = _system(cmdp, pi, system.plan)
-    return pi if _walk_to_vertex(system, pi, accuracy, guess, target) else None
+        values = _values(_system(cmdp, pi, plan), pi, np.maximum(accuracy, ROUGH * cmdp.cost_sizes), values)
+        _round_most(cmdp, pi, visits, values, at_most)
+    states = _randomised(cmdp, pi)
+    if not states.size:
+        return True
+    system = _system(cmdp, pi, plan)
+    values = _values(system, pi, accuracy, values)
+    return _walk_to_vertex(cmdp, pi, states, values, _counts(system, states, accuracy), target)
 
 
 def _settle(cmdp: CMDP, pi: Array, states: Any) -> bool:
     """Take the most probable action in some states; False if that changes nothing."""
-    pairs = cmdp.pairs
-    states = np.intersect1d(_randomised(cmdp, pi), states)
+    first, states = cmdp.pairs.heads, np.intersect1d(_randomised(cmdp, pi), states)
     for s in states:
-        own = slice(*pairs.first[s : s + 2])
+        own = slice(*first[s : s + 2])
         best = int(pi[own].argmax())
         pi[own] = 0.0
         pi[own.start + best] = 1.0
@@ -105,13 +116,13 @@ def _settle(cmdp: CMDP, pi: Array, states: Any) -> bool:
 
 def _randomised(cmdp: CMDP, pi: Array) -> Any:
     """The states with more than one action that is played."""
-    states = cmdp.pairs.of(np.flatnonzero(pi > 0.0))[0]
-    return np.unique(states[1:][states[1:] == states[:-1]])
+    played = cmdp.pairs.like((pi > 0.0).astype(np.int32))
+    return np.flatnonzero(cmdp.pairs.sum(played) > 1)
 
 
 def _support(cmdp: CMDP, pi: Array, states: Any) -> tuple[Any, Any]:
     """The pairs that are played in some states, and which of these states each belongs to."""
-    first = cmdp.pairs.first
+    first = cmdp.pairs.heads
     rows = np.concatenate([np.arange(first[s], first[s + 1]) for s in states])
     rows = rows[pi[rows] > 0.0]
     return rows, np.searchsorted(states, cmdp.pairs.of(rows)[0])
@@ -198,15 +209,12 @@ def _round_between_two(pi: Array, rows: Any, begins: Any, advantages: Array, m: 
     pi[first], pi[second] = p, 1.0 - p
 
 
-def _walk_to_vertex(
-    system: PolicySystem, pi: Array, accuracy: Array, guess: Array | None, target: Array | None
-) -> bool:
-    """Change π in its randomised states to a vertex with V_i = target_i or, where a limit is not reached, below it."""
-    cmdp, m = system.cmdp, system.cmdp.num_rows
-    states = _randomised(cmdp, pi)
-    if not states.size:
-        return True
-    values, counts = _values(system, pi, accuracy, guess), _counts(system, states, accuracy)
+def _walk_to_vertex(cmdp: CMDP, pi: Array, states: Any, values: Array, counts: Array, target: Array | None) -> bool:
+    """Change π in its randomised states to a vertex with V_i = target_i or, where a limit is not reached, below it.
+
+    `values` (S, m + 1) are those of π, and `counts` (S, n) the visits to its n randomised states.
+    """
+    m = cmdp.num_rows
     rows, block = _support(cmdp, pi, states)
     x = pi[rows] * (cmdp.initial @ counts)[block]
     # Σ_a x′(r, a) − Σ x′ A_r = visits to r,   Σ x′ A_i + slack_i = −V_i

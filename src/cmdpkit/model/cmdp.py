@@ -140,6 +140,7 @@ class CMDP(WaysIn, WaysOut, Problem):
             raise ValueError(f"objective_per_step=True is for discounted sums; the criterion is the {self.value_name}")
         self._set_units()
         self._set_costs()
+        self._share_tables()
         self.lowering = self._lowered()
         self._check_range()
         self._frozen = True
@@ -154,6 +155,19 @@ class CMDP(WaysIn, WaysOut, Problem):
         self.cost_sizes: CostArray = freeze(np.maximum(self.costs.max(axis=1), -self.costs.min(axis=1)))  # max |c_i|
         # max − min of each of these costs over all (s, a): how much a single step can matter
         self.spans: CostArray = freeze(np.ptp(self.costs, axis=1))
+
+    def _share_tables(self) -> None:
+        """Keep the user's tables as views of the costs where both are the same numbers: large models exist once."""
+
+        def shared(table: Any, row: int) -> Any:
+            same = self.units[row] == 1.0 and np.size(table) == self.costs.shape[1]
+            return self.costs[row].reshape(np.shape(table)) if same else table
+
+        self.objective = shared(self.objective, 0)
+        first = 1 + self.stated(np.arange(self.num_rows))
+        limits = zip(self.constraints, first, strict=True)
+        self.constraints = tuple(replace(limit, values=shared(limit.values, row)) for limit, row in limits)
+        self._set_units()
 
     entry_error: ClassVar[int] = 0
     """By how many EPS the stored probabilities and costs may be off, each relative to itself; bounds count them."""

@@ -129,15 +129,34 @@ class Pairs:
 
     def expect(self, probabilities: PairTable, tables: Array) -> Array:
         """(S, n) Σ_a π(a|s) c_i(s, a) of n tables, given as (n, N)."""
-        if self.is_full:
+        if self.is_full and self.count < MANY:
             return np.asarray(np.einsum("isa,sa->si", tables.reshape(-1, *self.shape), probabilities))
-        return np.add.reduceat(tables * probabilities, self._first[:-1], axis=1).T
+        expected = np.empty((self.states, len(tables)))
+        for table, column in zip(tables, expected.T, strict=True):  # no product of large tables is kept
+            if self.is_full:
+                np.einsum("sa,sa->s", table.reshape(self.shape), probabilities, out=column)
+            else:
+                column[:] = np.add.reduceat(table * probabilities, self._first[:-1])
+        return expected
+
+    def mean(self, table: Array) -> Array:
+        """(S,) the mean over the actions of each state, from a table (N,)."""
+        if self.is_full:
+            return np.asarray(self.sum(self.like(table)) / self.actions)
+        return np.asarray(np.add.reduceat(table, self._first[:-1]) / np.diff(self._first))
 
     # -- choices: one of each state's own actions, counted from 0 ------------------------------------------------
 
     def rows(self, choice: Any) -> Any:
         """(S,) the pairs of a deterministic choice."""
         return (np.arange(self.states) * self.actions if self.is_full else self._first[:-1]) + choice
+
+    def at(self, tables: Array, choice: Any) -> Array:
+        """(S, n) the entries of n tables, given as (n, N), at a deterministic choice."""
+        rows, found = self.rows(choice), np.empty((self.states, len(tables)))
+        for table, column in zip(tables, found.T, strict=True):
+            column[:] = table[rows]
+        return found
 
     def rank(self, rows: Any) -> Any:
         """(S,) the choice whose pairs are `rows`."""

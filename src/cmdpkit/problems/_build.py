@@ -26,8 +26,10 @@ def sparse_transitions(successors: NDArray[np.integer[Any]], probabilities: Arra
     """
     states, actions, width = successors.shape
     data = np.broadcast_to(probabilities, successors.shape).flatten()  # a copy: the matrix sorts its rows in place
-    starts = np.arange(0, data.size + 1, width)
-    matrix = sp.csr_array((data, successors.flatten(), starts), shape=(states * actions, states), dtype=np.float64)
+    short = np.int32 if max(data.size, states) <= np.iinfo(np.int32).max else np.int64
+    starts = np.arange(0, data.size + 1, width, dtype=short)
+    parts = (data, successors.reshape(-1).astype(short), starts)
+    matrix = sp.csr_array(parts, shape=(states * actions, states), dtype=np.float64)
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
     return matrix

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cmdpkit.checks import Array, check_gamma, check_number
+from cmdpkit.checks import Array, Handed, check_gamma, check_number
 from cmdpkit.model import CMDP, AtMost
 from cmdpkit.problems._build import check_whole, sparse_transitions
 
@@ -60,11 +60,12 @@ def garnet(
     rng = np.random.default_rng(check_whole(seed, "seed", 0))
     follow = _subsets(rng, states * actions, successors, states).reshape(states, actions, successors)
     transitions = sparse_transitions(follow, rng.dirichlet(np.ones(successors), size=(states, actions)))
+    del follow
     reward = rng.uniform(size=(states, actions))
     costs = rng.uniform(size=(constraints, states, actions))
     limits = _limits(transitions, reward, costs, gamma, slack) if constraints else np.empty(0)
     return CMDP(
-        transitions,
+        Handed(transitions),
         action_axis=1,
         reward=reward,
         constraints=[

@@ -65,7 +65,9 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget, start:
     if method == "auto" and (vertex := solve_by_pivots(cmdp, tol, budget)) is not None:
         return vertex
     search = ColumnSearch(cmdp, tol, budget.exhausted)
+    search.aim = 0.5 * (min(tol, TO_THE_END) if cmdp.states <= SMALL else tol)
     rows: list[tuple[Any, ...]] = []
+    told = -1
     policy, certificate = None, None
     status = budget.spent(0)
     with contextlib.suppress(Stopped), until(budget.exhausted):
@@ -75,12 +77,13 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget, start:
         elif method == "auto" and status is None:
             question = _seek_neighbourhood(search, budget)
         for _ in search.steps(question) if status is None else ():
-            snapshot = _snapshot(search, budget.elapsed)
-            rows.append(tuple(np.copy(getattr(snapshot, name)) for name in COLUMNS))
-            budget.tell(snapshot)
+            if search.oracle_calls > told:
+                snapshot, told = _snapshot(search, budget.elapsed), search.oracle_calls
+                rows.append(tuple(np.copy(getattr(snapshot, name)) for name in COLUMNS))
+                budget.tell(snapshot)
             if search.farkas is not None:
                 status = Status.INFEASIBLE
-            elif search.stuck or _close_enough(search, tol):
+            elif search.stuck or search.has_closed:
                 policy, certificate = _answer(search, search.bound, tol)
                 if certificate.optimal(tol):
                     status = Status.OPTIMAL
@@ -142,14 +145,6 @@ def _scaled(search: ColumnSearch, excess: Array) -> float:
     return float((excess * search.scales[1:] / search.cmdp.tolerance_scales).max(initial=0.0))
 
 
-def _close_enough(search: ColumnSearch, tol: float) -> bool:
-    """The bounds have met: to `tol` in the user's definition, and no worse relative to the size of the costs."""
-    if not np.isfinite(search.upper):
-        return False
-    aim = min(tol, TO_THE_END) if search.cmdp.states <= SMALL else tol
-    return search.upper - search.bound <= 0.5 * aim * max(float(search.cmdp.fine_scales[0]), abs(search.upper))
-
-
 def _certificate(search: ColumnSearch, policy: TabularPolicy) -> Certificate:
     if search.farkas is not None:
         return refutation(search.cmdp, policy, search.farkas, search.farkas_margin, search.plan)
@@ -158,13 +153,15 @@ def _certificate(search: ColumnSearch, policy: TabularPolicy) -> Certificate:
 
 def _answer(search: ColumnSearch, bound: float, tol: float) -> tuple[TabularPolicy, Certificate]:
     """The policy of the search with its certificate; one that randomises in fewer states, if it is proved as well."""
-    cmdp, (policy, fewer) = search.cmdp, search.vertex()
+    cmdp, fewer = search.cmdp, search.vertex()
     if fewer is not None:
-        certificate = certificate_of(cmdp, fewer, search.multipliers, bound, search.plan)
+        certificate = certificate_of(cmdp, fewer, search.multipliers, bound, search.plan, search.accuracy)
         allowed = tol * cmdp.fine_scales[1:] + search.relaxation * search.scales[1:]
         if certificate.optimal(tol) and as_good(cmdp, certificate, search.bound, allowed, tol):
             return fewer, certificate
-    return policy, certificate_of(cmdp, policy, search.multipliers, bound, search.plan)
+    del fewer  # tables of large models are not kept together
+    policy = search.policy()
+    return policy, certificate_of(cmdp, policy, search.multipliers, bound, search.plan, search.accuracy)
 
 
 def _polished(
