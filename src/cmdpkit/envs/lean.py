@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from math import isfinite
 from typing import Any
 
@@ -35,58 +36,63 @@ class LeanBatch(SyncVectorEnv):
 
     def __init__(self, make: Callable[[], Any], count: int) -> None:
         super().__init__([make] * count, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
-        self._rows = list(self._observations) if isinstance(self.single_observation_space, Box) else None
+        space = self.single_observation_space
+        self._shape = space.shape if isinstance(space, Box) and space.dtype.kind == "f" else None
         self._costs = np.zeros((count, 1))
+        self._plain = Validated(cost=self._costs[:, 0])
+        self._plain.costs = self._costs
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         seeds = seed if isinstance(seed, list) else [None if seed is None else seed + i for i in range(self.num_envs)]
-        answers = [env.reset(seed=one, options=options) for env, one in zip(self.envs, seeds, strict=True)]
-        return self._gathered([observation for observation, _ in answers]), {}
+        for i, (env, one) in enumerate(zip(self.envs, seeds, strict=True)):
+            self._show(i, env.reset(seed=one, options=options)[0])
+        return self._shown(), {}
 
     def step(self, actions: Any) -> tuple[Any, Array, Truths, Truths, dict[str, Any]]:
         """Step all copies. Everything that is returned is overwritten in the next step."""
-        seen: list[Any] = []
-        rewards, costs, ends = [], [], []
-        for env, action in zip(self.envs, actions, strict=True):
-            observation, reward, terminated, truncated, info = env.step(action)
-            rewards.append(reward if isinstance(reward, float) else as_reward(reward, env))
-            cost = info.get("cost")
-            plain = type(cost) is float and isfinite(cost) and "costs" not in info
-            costs.append(cost if plain else reported_costs(info, env))
-            if terminated or truncated:
-                ends.append((len(seen), terminated, truncated, observation))
-                observation, _ = env.reset()
-            seen.append(observation)
-        infos = self._infos(costs)
-        self._rewards[:] = rewards
+        rewards, costs, others, ends = self._rewards, self._plain["cost"], {}, []
         self._terminations.fill(False)
         self._truncations.fill(False)
-        for i, self._terminations[i], self._truncations[i], observation in ends:
-            infos = self._add_info(infos, {"final_obs": observation}, i)
-        return self._gathered(seen), self._rewards, self._terminations, self._truncations, infos
+        for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+            observation, reward, terminated, truncated, info = env.step(action)
+            rewards[i] = reward if isinstance(reward, float) else as_reward(reward, env)
+            cost = info.get("cost")
+            if type(cost) is float and isfinite(cost) and "costs" not in info:
+                costs[i] = cost
+            else:
+                others[i] = reported_costs(info, env)
+            if terminated or truncated:
+                self._terminations[i], self._truncations[i] = terminated, truncated
+                ends.append((i, observation))
+                observation, _ = env.reset()
+            self._show(i, observation)
+        infos = self._infos(others) if others else self._plain
+        if ends:
+            infos = copy(infos)
+            for i, observation in ends:
+                infos = self._add_info(infos, {"final_obs": observation}, i)
+        return self._shown(), rewards, self._terminations, self._truncations, infos
 
-    def _infos(self, costs: list[Any]) -> dict[str, Any]:
-        """Costs as a batch reports them; each is a number, (name, value) or None."""
-        if all(type(one) is float for one in costs):
-            self._costs[:, 0] = costs
-            infos = Validated(cost=self._costs[:, 0])
-            infos.costs = self._costs
-            return infos
-        named = [("cost", one) if type(one) is float else one for one in costs]
-        if None not in named and len({name for name, _ in named}) == 1:
-            return {named[0][0]: np.array([value for _, value in named])}
-        partial: dict[str, Any] = {}  # with masks that say which environments reported what
+    def _infos(self, others: dict[int, tuple[str, float | Array] | None]) -> dict[str, Any]:
+        """Costs as a batch reports them, if some of them are not plain numbers."""
+        named = [others.get(i, ("cost", float(cost))) for i, cost in enumerate(self._plain["cost"])]
+        known = [one for one in named if one is not None]
+        if len(known) == len(named) and len({name for name, _ in known}) == 1:
+            return {known[0][0]: np.array([value for _, value in known])}
+        infos: dict[str, Any] = {}  # with masks that say which environments reported what
         for i, one in enumerate(named):
-            partial = partial if one is None else self._add_info(partial, {one[0]: one[1]}, i)
-        return partial
+            infos = infos if one is None else self._add_info(infos, {one[0]: one[1]}, i)
+        return infos
 
-    def _gathered(self, seen: list[Any]) -> Any:
-        """The observations as one array."""
-        if self._rows is None:
-            self._observations = concatenate(self.single_observation_space, seen, self._observations)
-            return self._observations
-        for row, observation in zip(self._rows, seen, strict=True):
-            if getattr(observation, "shape", None) != row.shape and np.shape(observation) != row.shape:
-                raise ValueError(f"an observation has shape {np.shape(observation)}, not {row.shape} as its space says")
-            np.copyto(row, observation)
+    def _show(self, i: int, observation: Any) -> None:
+        if self._shape is None:
+            self._env_obs[i] = observation
+            return
+        if getattr(observation, "shape", None) != self._shape and np.shape(observation) != self._shape:
+            raise ValueError(f"an observation has shape {np.shape(observation)}, not {self._shape} as its space says")
+        self._observations[i] = observation
+
+    def _shown(self) -> Any:
+        if self._shape is None:
+            self._observations = concatenate(self.single_observation_space, self._env_obs, self._observations)
         return self._observations

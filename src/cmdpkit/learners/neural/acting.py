@@ -13,7 +13,6 @@ from numba import njit
 
 from cmdpkit.learners.neural.policy import CLIP, Floats, NeuralPolicy
 
-CLIPPED = np.float32(CLIP)
 ZERO = np.float32(0.0)
 
 
@@ -22,46 +21,64 @@ class Acting:
 
     def __init__(self, policy: NeuralPolicy) -> None:
         self.actions = policy.actions
-        parts = [part.ravel() for weight, bias in policy.layers for part in (weight.T, bias)]
-        self._theta = np.concatenate(parts).astype(np.float32)
         self._sizes = np.array([policy.width, *(len(bias) for _, bias in policy.layers)])
         self._relu = policy.activation == "relu"
-        none = np.zeros(0, dtype=np.float32)
-        self._shift, self._scale = (none if part is None else part for part in (policy.shift, policy.scale))
+        width, outputs = policy.width, int(self._sizes[-1])
+        normalised = policy.shift is not None and policy.scale is not None
+        scaling = (policy.shift, policy.scale, [CLIP]) if normalised else (np.zeros(width), np.ones(width), [np.inf])
         # argmax_a (y_a + Gumbel noise) is a draw from the softmax of y
-        outputs = int(self._sizes[-1])
-        self._std = np.ones(outputs, dtype=np.float32) if policy.log_std is None else np.exp(policy.log_std)
+        std = np.ones(outputs) if policy.log_std is None else np.exp(policy.log_std)
+        layers = [part.ravel() for weight, bias in policy.layers for part in (weight.T, bias)]
+        self._numbers = np.concatenate([*scaling, std, *layers]).astype(np.float32)
+        self._bounds = self.actions.bounds()
+        self._kind = np.float32 if self.actions.discrete else self.actions.low.dtype
 
-    def draw(self, observations: Floats, noise: Floats) -> Any:
-        """Actions as the learner represents them, one per row."""
-        drawn = np.empty(noise.shape, dtype=np.float32)
-        _draw(observations, noise, self._shift, self._scale, self._theta, self._sizes, self._relu, self._std, drawn)
-        return self.actions.best(drawn) if self.actions.discrete else drawn
+    def __call__(self, observations: Floats, noise: Floats, actions: Any) -> Any:
+        """Draw an action for every row: written to `actions` for the learner, returned as the environment takes it."""
+        discrete = self.actions.discrete
+        drawn = np.empty(noise.shape, dtype=np.float32) if discrete else actions
+        chosen = np.empty((len(noise), self._bounds.shape[1]), dtype=self._kind)
+        _draw(observations, noise, self._numbers, self._sizes, self._relu, self._bounds, drawn, chosen)
+        if not discrete:
+            return chosen
+        actions[...] = self.actions.best(drawn)
+        return self.actions.for_env(actions)
 
 
 @njit(cache=True, error_model="numpy")
-def _draw(observations, noise, shift, scale, theta, sizes, relu, std, drawn):  # pragma: no cover - compiled
-    """y + σ · noise for every row, where y is the output of the network as `NeuralPolicy.outputs` computes it."""
+def _draw(observations, noise, numbers, sizes, relu, bounds, drawn, chosen):  # pragma: no cover - compiled
+    """y + σ · noise for every row, where y is the output of the network as `NeuralPolicy.outputs` computes it.
+
+    Args:
+        observations: (n, width).
+        noise: (n, outputs).
+        numbers: shift and scale of the observations, where they are clipped, σ, and the layers.
+        sizes: of the layers.
+        relu: whether that is the activation; otherwise tanh.
+        bounds: (4, outputs): low, high, centre and half the width of the actions; (4, 0) where they are discrete.
+        drawn: (n, outputs), written.
+        chosen: (n, outputs), written: the same for the environment.
+    """
     widest = 0
     for size in sizes:
         widest = max(widest, size)
     x, z = np.empty(widest, dtype=np.float32), np.empty(widest, dtype=np.float32)
+    width, outputs = sizes[0], sizes[-1]
+    clip, std = numbers[2 * width], numbers[2 * width + 1 : 2 * width + 1 + outputs]
     for row in range(observations.shape[0]):
-        for k in range(sizes[0]):
-            x[k] = observations[row, k]
-            if scale.size:
-                x[k] = (x[k] - shift[k]) / scale[k]
-                if x[k] > CLIPPED:
-                    x[k] = CLIPPED
-                elif x[k] < -CLIPPED:
-                    x[k] = -CLIPPED
-        begin = 0
+        for k in range(width):
+            x[k] = (observations[row, k] - numbers[k]) / numbers[width + k]
+            if x[k] > clip:
+                x[k] = clip
+            elif x[k] < -clip:
+                x[k] = -clip
+        begin = 2 * width + 1 + outputs
         for layer in range(1, sizes.size):
             a, b = sizes[layer - 1], sizes[layer]
             for j in range(b):
-                z[j] = theta[begin + a * b + j]
+                z[j] = numbers[begin + a * b + j]
             for k in range(a):
-                value, weights = x[k], theta[begin + k * b : begin + k * b + b]
+                value, weights = x[k], numbers[begin + k * b : begin + k * b + b]
                 if value != ZERO:  # half of the outputs of a ReLU are 0
                     for j in range(b):
                         z[j] += value * weights[j]
@@ -74,5 +91,12 @@ def _draw(observations, noise, shift, scale, theta, sizes, relu, std, drawn):  #
                         x[j] = ZERO
                     else:
                         x[j] = z[j]
-        for j in range(sizes[-1]):
+        for j in range(outputs):
             drawn[row, j] = z[j] + std[j] * noise[row, j]
+        for j in range(bounds.shape[1]):
+            action = bounds[2, j] + bounds[3, j] * drawn[row, j]
+            if action > bounds[1, j]:
+                action = bounds[1, j]
+            elif action < bounds[0, j]:
+                action = bounds[0, j]
+            chosen[row, j] = action

@@ -33,7 +33,6 @@ class Actions:
                 low, high = self.low.astype(np.float64), self.high.astype(np.float64)
                 self._centre = np.where(bounded, 0.5 * (low + high), 0.0)
                 self._half = np.where(bounded, 0.5 * (high - low), 1.0)
-            self._plain = self.low.dtype == np.float32 and not self._centre.any() and bool((self._half == 1.0).all())
 
     @classmethod
     def of(cls, space: Any) -> Actions:
@@ -59,6 +58,12 @@ class Actions:
     def choices(self) -> list[int]:
         """How many actions there are to choose from, for each of several discrete ones."""
         return [int(n) for n in np.atleast_1d(self.high - self.low + 1)]
+
+    def bounds(self) -> NDArray[np.float64]:
+        """(4, dimensions): low, high, centre and half the width of continuous actions; (4, 0) of discrete ones."""
+        if self.discrete:
+            return np.zeros((4, 0))
+        return np.array([self.low, self.high, self._centre, self._half], dtype=np.float64)
 
     def empty(self, shape: Sequence[int]) -> Any:
         """Room for so many actions as the learner represents them."""
@@ -92,8 +97,6 @@ class Actions:
         """The same actions as the environment takes them."""
         if self.discrete:
             return actions + self.low if self.low.any() else actions
-        if self._plain and actions.dtype == np.float32:
-            return np.maximum(np.minimum(actions, self.high), self.low)
         scaled = self._centre + self._half * actions
         return np.maximum(np.minimum(scaled, self.high), self.low).astype(self.low.dtype)
 

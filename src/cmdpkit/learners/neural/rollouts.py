@@ -188,7 +188,7 @@ def _roll(envs: Any, shared: tuple[NeuralPolicy, int, int], piece: Piece) -> Any
     from cmdpkit.learners.neural.acting import Acting
 
     (policy, steps, costs), (seeds, noise, start) = shared, piece
-    n, for_env, draw = len(seeds), policy.actions.for_env, Acting(policy).draw
+    n, act = len(seeds), Acting(policy)
     observations = envs.reset(seed=seeds)[0] if start is None else start
     if observations[0].size != policy.width:
         raise ValueError(f"observations have {observations[0].size} numbers, but the policy expects {policy.width}")
@@ -199,9 +199,9 @@ def _roll(envs: Any, shared: tuple[NeuralPolicy, int, int], piece: Piece) -> Any
     tails = []
     for t in range(steps):
         seen[t] = observations.reshape(n, -1)
-        actions[t] = draw(seen[t], noise[t])
+        chosen = act(seen[t], noise[t], actions[t])
         try:
-            observations, rewards, terminated[t], truncated[t], infos = envs.step(for_env(actions[t]))
+            observations, rewards, terminated[t], truncated[t], infos = envs.step(chosen)
         except Exception as error:
             raise RuntimeError(
                 f"the environment failed in step {t} of a rollout: {type(error).__name__}: {error}"
