@@ -105,7 +105,7 @@ def values_with_errors(
 ) -> tuple[Array, Array]:
     """(m + 1,) values of all costs from the start, limits not subtracted, and a bound on the error of each."""
     # A copy: proofs do not change the run
-    plan = Plan() if plan is None else Plan(plan.method, order=replace(plan.order))
+    plan = Plan() if plan is None else plan.copy()
     if not isinstance(policy, MixturePolicy):
         return _of_stationary(cmdp, policy, plan, accuracy)
     parts = [_of_stationary(cmdp, part, plan, accuracy) for part in policy.policies]

@@ -8,11 +8,18 @@ import numpy as np
 
 from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.certificates.checker import certificate_of, refutation
+from cmdpkit.evaluation.backup import bellman
+from cmdpkit.evaluation.bounds import bound_from_backup
+from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.balance import Balance
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.mdp import Stop, minimise, never
+from cmdpkit.exact.pivots import Vertex, is_pivotable, optimal_vertex
 from cmdpkit.model import CMDP, check_model
 from cmdpkit.policy import as_any_policy, lowered_policy
+
+EXACT = 1e-10
+"""Multipliers are the best if their bound is so close to the optimum, relative to it."""
 
 
 def certify(cmdp: CMDP, policy: Any, multipliers: Any = None) -> Certificate:
@@ -45,10 +52,23 @@ def certify(cmdp: CMDP, policy: Any, multipliers: Any = None) -> Certificate:
     if cmdp.is_extreme:
         with np.errstate(all="ignore"):
             return _in_even_units(cmdp, policy)
+    if cmdp.num_rows and is_pivotable(cmdp) and (vertex := optimal_vertex(cmdp, never)) is not None:
+        best, bound = vertex_proof(cmdp, vertex)
+        if best.optimal(EXACT):
+            return certificate_of(cmdp, policy, cmdp.row_prices(best.multipliers), bound)
     search = best_bound(cmdp)
     if search.farkas is not None:
         return refutation(cmdp, policy, search.farkas, search.farkas_margin)
     return certificate_of(cmdp, policy, search.multipliers, search.bound)
+
+
+def vertex_proof(cmdp: CMDP, vertex: Vertex) -> tuple[Certificate, float]:
+    """The certificate of a vertex of a small model, and the bound that its dual values prove."""
+    prices = cmdp.netted(vertex.multipliers)
+    weights = np.append(1.0, prices)
+    backup = bellman(cmdp, weights @ cmdp.costs, vertex.values, vertex.choice)
+    bound = bound_from_backup(cmdp, weights, vertex.values, backup)
+    return certificate_of(cmdp, vertex.policy, prices, bound, Plan("dense")), bound
 
 
 def _in_even_units(cmdp: CMDP, policy: Any) -> Certificate:
@@ -61,7 +81,7 @@ def _in_even_units(cmdp: CMDP, policy: Any) -> Certificate:
     return certificate_of(cmdp, policy, *balance.dual(search.multipliers, search.bound))
 
 
-def best_bound(cmdp: CMDP, accuracy: float = 1e-10, stop: Stop = never) -> ColumnSearch:
+def best_bound(cmdp: CMDP, accuracy: float = EXACT, stop: Stop = never) -> ColumnSearch:
     """Solve the dual problem: multipliers with the largest G(λ), or a Farkas proof."""
     search = ColumnSearch(cmdp, stop=stop)
     for _ in search.steps():

@@ -13,7 +13,7 @@ A `Plan` records the method found, for the next policies of the same run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -56,6 +56,10 @@ class Plan:
     frequent: int | None = None
     patience: float = np.inf  # more sweeps than this are given up for factors, also where `SWEEPS` would allow them
     order: Order = field(default_factory=Order, compare=False)  # of elimination, for sparse factors
+
+    def copy(self) -> Plan:
+        """The same method, for work that must not change the run."""
+        return Plan(self.method, order=replace(self.order))
 
     @property
     def is_direct(self) -> bool:

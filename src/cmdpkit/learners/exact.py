@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array, ConstraintArray, PairTable, StateArray
-from cmdpkit.evaluation.backup import advantages, gain, look_ahead
+from cmdpkit.evaluation.backup import advantages, gain, is_compiled, look_ahead
 from cmdpkit.evaluation.factors import Order
 from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.evaluation.patience import breathe
-from cmdpkit.evaluation.system import Plan
+from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.slater import slater_margin
 from cmdpkit.learners.response import MirrorResponse, by_action
 from cmdpkit.learners.tabular import above_floor, projected, reference_span, refuse_growth, within_radius
@@ -65,10 +66,17 @@ class ExactLearner:
         self._scales = reference_span(cmdp.spans)
         self._values: Array | None = None  # the last values, as a first guess
         self._visits: StateArray | None = None
+        self._known_system: PolicySystem | None = None
+        self._view: weakref.ref[ExactView] | None = None  # the last one
         self._anchor = policy  # of the last step
         self._centre: TabularPolicy | None = None  # π̂, the second policy of optimistic steps
         self.log_normaliser: StateArray | None = None  # ℓ of the last step, where it was a plain mirror step
         self.move_to(policy)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether tables are given up where that costs little."""
+        return is_compiled(self.cmdp.transitions)
 
     @property
     def plan(self) -> Plan:
@@ -77,30 +85,58 @@ class ExactLearner:
 
     def move_to(self, policy: TabularPolicy) -> None:
         """Make `policy` the current one: factorise its system, compute its occupancy and all m + 1 values."""
-        self.policy = policy
-        self._system = policy_system(self.cmdp, policy.pi, plan=self._plan)
+        self.policy, self._known_system = policy, None
         self._visit(self._system.state_occupancy(self._visits, self.accuracy))
         self._values_are_current = False
+
+    @property
+    def _system(self) -> PolicySystem:
+        if self._known_system is None:
+            self._known_system = policy_system(self.cmdp, self.policy.pi, plan=self._plan)
+        return self._known_system
+
+    def release(self) -> None:
+        """Give up what is large and quickly made again: advantages, and a chain that is only swept."""
+        if self.is_large:
+            self._release_chain()
+            self._forget_view()
+
+    def _release_chain(self) -> None:
+        if self._plan.method == "sweeps":
+            self._known_system = None
+
+    def _forget_view(self) -> None:
+        view = None if self._view is None else self._view()
+        if view is not None:
+            view.forget()
 
     def _visit(self, visits: StateArray) -> None:
         # V_i(ρ) = ⟨d_ρ, c_i⟩ / (1 − γ): one transposed solve gives the values of all costs
         self.state_visits = self._visits = visits
-        self.occupancy = self.cmdp.pairs.over(visits) * self.policy.pi
         values = self.cmdp.costs @ self.occupancy.ravel()
         self._objective = float(values[0])
         self.discounted_costs: ConstraintArray = values[1:]  # limits not subtracted
         self._v = values[1:] - self.cmdp.offsets
 
+    @property
+    def occupancy(self) -> PairTable:
+        """x(s) π(a|s), expected visits to the pairs."""
+        return np.asarray(self.cmdp.pairs.over(self.state_visits) * self.policy.pi)
+
     def look(self) -> ExactView:
         discount = 0.0 if self.cmdp.criterion == "average" else self.cmdp.gamma  # 1 − discount: a step's weight
-        return ExactView(self._objective, self._v, self._scales, discount, self, self.policy)
+        view = ExactView(self._objective, self._v, self._scales, discount, self, self.policy)
+        self._view = weakref.ref(view)
+        return view
 
     def improve(self, weights: Weights) -> int:
         """t_k steps of regularised natural gradient on c̃, anchored as `weights.anchor` says (eq. npg-entropy)."""
         refuse_growth(weights)
+        self._forget_view()  # it is of the policy that is left now
         self.accuracy = 0.0 if weights.accuracy is None else weights.accuracy
         if weights.anchor == "return":
             self.move_to(self._anchor)
+        assert self._system is not None  # its chain is that of the policy without the floor
         self.policy = above_floor(self.policy, self.floor)
         if weights.anchor != "keep":
             self._anchor = self.policy
@@ -121,11 +157,14 @@ class ExactLearner:
             direction, values = self._direction(cost, anchor, step, alpha, guess)
             if weights.visit_error is not None and step and alpha is None and self.natural:
                 direction, values = self._backed_up(cost, anchor, step, values, weights.visit_error)
+            if self.is_large:
+                self._release_chain()
             policy = TabularPolicy.softmax(pairs, before - step * direction)
             # log π′ = log π_k − step (c̃ + γPṼ) + step Ṽ − ℓ: any action tells ℓ, if step · α = 1 or t = 1
             rows = pairs.rows(0)
             first = before.ravel()[rows] - step * direction.ravel()[rows] - policy.log_pi.ravel()[rows]
             self.log_normaliser = first + step * values if self.natural else None
+            del direction
             if weights.radius is not None:
                 policy = within_radius(self.policy, policy, weights.radius, self.state_visits)
                 self.log_normaliser = None
@@ -210,7 +249,10 @@ class ExactLearner:
 
     def advantages(self) -> Array:
         """A_i(s, a) = Q_i(s, a) − V_i(s) of all costs i = 0..m, as (N, m + 1)."""
-        return advantages(self.cmdp, self.state_values())
+        values = self.state_values()
+        if self.is_large:
+            self._release_chain()
+        return advantages(self.cmdp, values)
 
     def divergence_from_anchor(self) -> float:
         """Σ_s x(s) Σ_a π(a|s) log(π/π_k)(a|s) for the anchor π_k of the last step."""
@@ -247,7 +289,7 @@ class ExactLearner:
         self.policy = TabularPolicy.stored(self.cmdp.pairs, state["log_probabilities"])
         self._anchor = TabularPolicy.stored(self.cmdp.pairs, state["anchor"])
         self._centre = TabularPolicy.stored(self.cmdp.pairs, state["centre"]) if "centre" in state else None
-        self._system = policy_system(self.cmdp, self.policy.pi, plan=self._plan)
+        self._known_system = None
         # Visits and values are restored: an iterative solver need not reproduce the last bits.
         self._visit(np.asarray(state["visits"]))
         self._values, self._values_are_current = state.get("values"), bool(state["values_are_current"])
@@ -259,6 +301,11 @@ class ExactView(View):
 
     learner: ExactLearner | None = None
     policy: TabularPolicy | None = None
+
+    def forget(self) -> None:
+        """Give up all tables; they would be computed again."""
+        for name in ("_advantages", "_log_pi", "_from_anchor", "_logits", "_scaled"):
+            self.__dict__.pop(name, None)
 
     @cached_property
     def _advantages(self) -> Array:
@@ -302,6 +349,9 @@ class ExactView(View):
             self._logits[key] = by_action(start - step * self._advantages[:, 0].reshape(start.shape))
         assert self.learner is not None
         local = (self._logits[key], self._scaled, self._scaled_values, self.learner.state_visits)
+        if self.learner.is_large:
+            for name in ("_advantages", "_from_anchor"):
+                self.__dict__.pop(name, None)
         return MirrorResponse(self.learner.cmdp.pairs, *local, prices, step)
 
     @property

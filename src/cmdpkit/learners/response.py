@@ -51,8 +51,8 @@ class MirrorResponse:
     @property
     def gram(self) -> Array:
         centred = np.stack([table - self._over(self._sum(self._pi * table)) for table in self._advantages])
-        flat = centred.reshape(len(centred), -1)
-        return np.asarray((flat * self._occupancy.ravel()) @ flat.T)
+        flat, visits = centred.reshape(len(centred), -1), self._occupancy.ravel()
+        return np.array([flat @ (row * visits) for row in flat])
 
     def _sum(self, table: Array) -> Array:
         return np.asarray(table.sum(axis=0) if self._pairs.is_full else self._pairs.sum(table))

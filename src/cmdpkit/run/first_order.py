@@ -120,7 +120,7 @@ def with_start(choice: Choice, problem: Problem) -> Choice:
     start = TabularPolicy.over(pairs, pairs.uniform())
     if settings.initial_policy is not None:
         start = as_policy(settings.initial_policy, pairs, "initial_policy")
-    zero = np.flatnonzero(~np.isfinite(start.log_pi))
+    zero = np.flatnonzero(start.pi <= 0.0) if settings.initial_policy is not None else np.empty(0)
     if zero.size:
         raise ValueError(
             f"initial_policy gives {pairs.pair_name(int(zero[0]))} probability zero, which mirror descent can never "

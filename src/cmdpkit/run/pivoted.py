@@ -7,11 +7,8 @@ import contextlib
 import numpy as np
 
 from cmdpkit.certificates.certificate import Certificate
-from cmdpkit.certificates.checker import certificate_of
-from cmdpkit.evaluation.backup import bellman
-from cmdpkit.evaluation.bounds import bound_from_backup
+from cmdpkit.certificates.prover import vertex_proof
 from cmdpkit.evaluation.patience import Stopped, until
-from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.memory import Memory
 from cmdpkit.exact.pivots import Vertex, is_pivotable, optimal_vertex
 from cmdpkit.model import CMDP
@@ -30,7 +27,7 @@ def solve_by_pivots(cmdp: CMDP, tol: float, budget: Budget) -> Outcome | None:
         vertex = optimal_vertex(cmdp, budget.exhausted)
     if vertex is None:
         return None
-    certificate, bound = _proved(cmdp, vertex)
+    certificate, bound = vertex_proof(cmdp, vertex)
     if not (certificate.optimal(tol) and as_good(cmdp, certificate, bound, tol * cmdp.fine_scales[1:], tol)):
         return None
     prices = certificate.multipliers.copy()
@@ -40,15 +37,6 @@ def solve_by_pivots(cmdp: CMDP, tol: float, budget: Budget) -> Outcome | None:
     history = History({name: (np.copy(getattr(news, name)),) for name in columns})
     budget.tell(news)  # a callback must not reach into what is returned
     return Outcome(Status.OPTIMAL, vertex.policy, certificate, history, 1, memory=_memory(cmdp, vertex, certificate))
-
-
-def _proved(cmdp: CMDP, vertex: Vertex) -> tuple[Certificate, float]:
-    """The certificate of a vertex, and the bound that its dual values prove."""
-    prices = cmdp.netted(vertex.multipliers)
-    weights = np.append(1.0, prices)
-    backup = bellman(cmdp, weights @ cmdp.costs, vertex.values, vertex.choice)
-    bound = bound_from_backup(cmdp, weights, vertex.values, backup)
-    return certificate_of(cmdp, vertex.policy, prices, bound, Plan("dense")), bound
 
 
 def as_good(cmdp: CMDP, certificate: Certificate, bound: float, allowed: object, tol: float) -> bool:

@@ -24,6 +24,10 @@ GRACE = 0.3
 """Seconds that a run whose time is up may still spend on its certificate, beyond the evaluation of its policy."""
 
 
+EVALUATED = 3e-3
+"""Policies of large models are evaluated to this part of `tol` for their certificates, whose errors are proved."""
+
+
 class Proved(NamedTuple):
     """What ends a run: a policy, and its proof of optimality or of infeasibility."""
 
@@ -70,6 +74,7 @@ class Prover:
         near = [(policy, values[0]) for policy, values in self._policies() if self._feasible(values[1:])]
         # A bound that some policy shows to be lower than this proves nothing
         least = [objective - self.tol * self.cmdp.proof_scale(objective) for _, objective in near]
+        self.recorder.learner.release()
         for lam in self._candidates() if near else []:
             self._ask(lam, hopeless=min(least))
             for policy, objective in near:
@@ -122,6 +127,7 @@ class Prover:
         """A bound on L_w from below; the oracle starts from what is greedy for the values of the last policy."""
         learner = self.recorder.learner
         oracle = Oracle(self.cmdp, stop, self.cmdp.pairs.argmin(-self.recorder.policy.log_pi))
+        oracle.plan = learner.plan.copy()
         guess = learner.known_values() if learner.policy is self.recorder.policy else None
         return oracle.minimise(weights, hopeless=hopeless, guess=guess).bound
 
@@ -133,7 +139,10 @@ class Prover:
         """
         known = [(self.bound, self.multipliers), *self.asked]
         bound, lam = min(known, key=lambda one: abs(objective - one[0]))
-        return certificate_of(self.cmdp, policy, lam, bound, self.recorder.learner.plan)
+        learner, scales = self.recorder.learner, self.cmdp.fine_scales.copy()
+        scales[0] = self.cmdp.proof_scale(objective)
+        accuracy = EVALUATED * self.tol * scales if learner.is_large else 0.0
+        return certificate_of(self.cmdp, policy, lam, bound, learner.plan, accuracy)
 
     def _refute(self) -> Proved | None:
         """When multipliers run away, their direction is a candidate for a proof that the limits cannot be met."""

@@ -1,0 +1,89 @@
+"""What calls cost against what they cannot do without, in one run: `python benchmarks/limits.py [largest]`.
+
+- `solve(model, "pmd-pd")` against `solve(model)`;
+- `certify(model, policy)` against one solve with the oracle at the best multipliers;
+- `evaluate(model, policy)` against one linear solve for all m + 1 costs.
+
+Times are processor times, the least of several that take turns. Families and sizes up to `largest` states (10,000), on
+seeds that nothing was tuned on.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+import cmdpkit as ck
+from cmdpkit.evaluation.gains import policy_system
+from cmdpkit.exact.mdp import minimise
+from peers import grid, inventory, queues, random_four_actions, random_sparse
+
+TOL = 1e-6
+SECONDS, TURNS = 0.5, 9
+"""Every pair is timed for so long, and at most so often."""
+
+FAMILIES: dict[str, tuple[Callable[[int], ck.CMDP], tuple[int, ...]]] = {
+    "the paper's": (lambda _: ck.problems.paper(), (20,)),
+    "random sparse": (lambda n: random_sparse(n, seed=404), (20, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)),
+    "random sparse, A = 4": (lambda n: random_four_actions(n, seed=404), (100, 1_000, 10_000, 100_000, 1_000_000)),
+    "two queues": (queues, (25, 100, 400, 2_500, 10_000, 40_000)),
+    "grid with unsafe cells": (grid, (25, 100, 400, 2_500, 10_000)),
+    "inventory": (inventory, (30, 100, 1_000, 10_000)),
+    "maintenance": (lambda n: ck.problems.maintenance(levels=n), (11, 100, 1_000, 10_000)),
+    "wireless": (lambda n: ck.problems.wireless(buffer=n // 4 - 1), (84, 400, 4_000, 40_000)),
+}
+
+
+def in_turns(one: Callable[[], object], other: Callable[[], object]) -> tuple[float, float]:
+    """Least processor time of two calls that take turns."""
+    times: list[list[float]] = [[], []]
+    while len(times[0]) < 2 or (sum(map(sum, times)) < SECONDS and len(times[0]) < TURNS):
+        for call, known in zip((one, other), times, strict=True):
+            started = time.process_time()
+            call()
+            known.append(time.process_time() - started)
+    return min(times[0]), min(times[1])
+
+
+def ratios(cmdp: ck.CMDP) -> Iterator[tuple[str, float, float, str]]:
+    """Name, times of the call and of its limit, and how the call ended."""
+    results: dict[str, ck.Result] = {}
+
+    def solve(method: str) -> None:
+        results[method] = ck.solve(cmdp, method, tol=TOL)
+
+    times = in_turns(lambda: solve("pmd-pd"), lambda: solve("auto"))
+    yield "pmd-pd", *times, f"{results['pmd-pd'].status.name.lower()}, {results['pmd-pd'].iterations} steps"
+    best = results["auto"]
+    weights = np.append(1.0, cmdp.row_prices(best.certificate.multipliers))
+    times = in_turns(lambda: ck.certify(cmdp, best.policy), lambda: minimise(cmdp, weights))
+    yield "certify", *times, ""
+
+    def linear() -> None:
+        system = policy_system(cmdp, best.policy.pi)
+        system.state_values(cmdp.pairs.expect(best.policy.pi, cmdp.costs))
+
+    yield "evaluate", *in_turns(lambda: ck.evaluate(cmdp, best.policy), linear), ""
+
+
+def main(largest: int) -> None:
+    worst: dict[str, tuple[float, str]] = {}
+    for family, (make, sizes) in FAMILIES.items():
+        for size in (n for n in sizes if n <= largest):
+            cmdp = make(size)
+            cells = []
+            for name, call, limit, note in ratios(cmdp):
+                cells.append(
+                    f"{name} {call / limit:5.2f} ({1e3 * call:.4g} / {1e3 * limit:.4g} ms{note and ', ' + note})"
+                )
+                worst[name] = max(worst.get(name, (0.0, "")), (call / limit, f"{family}, {cmdp.states:,} states"))
+            print(f"{family}, {cmdp.states:,} states: " + "; ".join(cells), flush=True)
+    for name, (ratio, where) in worst.items():
+        print(f"largest ratio of {name}: {ratio:.2f} ({where})")
+
+
+if __name__ == "__main__":
+    main(int(float(sys.argv[1])) if len(sys.argv) > 1 else 10_000)
