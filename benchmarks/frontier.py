@@ -2,6 +2,7 @@
 
 Twenty limits from the tightest value that can be met to where the limit stops binding, and, if asked for, the frontier
 certified everywhere between them. A solve is the best of three at the default tolerance, and at that of the frontier.
+The model's own limits may be easy ones, so that it is also compared with the mean solve at the twenty limits.
 Times are the processor's, so that the ratio does not depend on what else runs. `--more` takes other models.
 """
 
@@ -52,13 +53,20 @@ def best(times: int, call: Callable[[], Any]) -> tuple[float, Any]:
     return min(seconds), answer
 
 
+def mean_solve(cmdp: ck.CMDP, limits: np.ndarray) -> float:
+    """Seconds of a solve at one of the limits, as the default tolerance and method have it."""
+    there = [cmdp.with_limits({cmdp.names[0]: float(limit)}) for limit in limits]
+    return sum(best(1, lambda model=model: ck.solve(model))[0] for model in there) / len(there)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="models of a quarter of the size")
     parser.add_argument("--more", action="store_true", help="other models")
     parser.add_argument("--everywhere", action="store_true", help="the whole frontier as well")
     given = parser.parse_args()
-    titles = ("model", "states", "solve", "to 1e-4", "20 limits", "in solves", "everywhere", "points")
+    titles = ("model", "states", "solve", "to 1e-4", "at a limit", "20 limits", "in solves", "at a limit")
+    titles += ("everywhere", "points") if given.everywhere else ()
     print("".join(f"{title:>14}" for title in titles))
     for name, make in models(given.quick, given.more).items():
         cmdp = make()
@@ -74,11 +82,11 @@ def main() -> None:
         wanted = np.linspace(curve.limits[0] + inset, curve.limits[-1] - inset, POINTS)
         twenty, found = best(2, lambda cmdp=cmdp, wanted=wanted: ck.frontier(cmdp, cmdp.names[0], wanted))
         assert found.complete
-        times = [f"{seconds:.2f} s" for seconds in (solve, rough, twenty)]
-        tail = (f"{whole:.2f} s", curve.limits.size) if given.everywhere else ("-", "-")
-        print(
-            "".join(f"{entry:>14}" for entry in (name, cmdp.states, *times, f"{twenty / solve:.1f}", *tail)), flush=True
-        )
+        each = mean_solve(cmdp, wanted)
+        times = [f"{1e3 * seconds:.1f} ms" for seconds in (solve, rough, each, twenty)]
+        tail = (f"{1e3 * whole:.1f} ms", curve.limits.size) if given.everywhere else ()
+        ratios = (f"{twenty / solve:.1f}", f"{twenty / each:.1f}")
+        print("".join(f"{entry:>14}" for entry in (name, cmdp.states, *times, *ratios, *tail)), flush=True)
 
 
 if __name__ == "__main__":

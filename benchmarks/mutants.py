@@ -820,6 +820,12 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     *of(
+        "exact/mdp.py",
+        "frontier::test_a_glance_is_a_bound_as_near_as_it_says",
+        ("(now - bound) / excess", "0.01 * (now - bound) / excess", "a glance ends before a policy is proved good"),
+        ("bound_from_backup(cmdp, weights, value, backup), bound", "now, bound", "a glance takes values for bounds"),
+    ),
+    *of(
         "exact/vertex.py",
         "vertex",
         ("if cost[some] @ right[-1] <= 0.0", "if cost[some] @ right[-1] >= 0.0", "the walk to a vertex goes uphill"),
@@ -1269,7 +1275,7 @@ MUTANTS: list[Mutant] = [
         "learners/neural/local.py",
         "implicit_training",
         ("g[0] @ x[1].T + g[1] @ x[0].T", "g[0] @ x[0].T + g[1] @ x[1].T", "steps are judged by their own samples"),
-        ("scaled / chosen.mean(), 0.0)", "scaled, 0.0)", "a half counts half"),
+        (".div_(len(rows)) for", ".div_(len(self.x)) for", "a half counts half"),
     ),
     *of(
         "rules/trust_region.py",
@@ -1291,11 +1297,10 @@ MUTANTS: list[Mutant] = [
         "neural",
         ("self._centre + self._half * actions", "self._half * actions", "actions are centred at 0"),
         (
-            "np.maximum(np.minimum(x, CLIP), -CLIP)",
-            "x",
+            "np.minimum(x, CLIP, out=x)",
+            "pass",
             "wild observations are not cut",
         ),
-        ("y + self._std * noise", "y + noise", "rollouts have deviation 1"),
         ("mean + np.exp(log_std) * noise", "mean + log_std * noise", "noise has the wrong deviation"),
         ('"shift": self.shift, "scale": self.scale}', '"shift": self.shift}', "files forget the scale of observations"),
     ),
@@ -1303,12 +1308,12 @@ MUTANTS: list[Mutant] = [
         "learners/neural/rollouts.py",
         "neural implicit_training",
         (
-            "(truncated | (t == steps - 1)) & ~terminated[t]",
-            "truncated | (t == steps - 1)",
+            "(truncated[t] | (t == steps - 1)) & ~terminated[t]",
+            "truncated[t] | (t == steps - 1)",
             "a terminal last step is bootstrapped past",
         ),
         (
-            'infos["final_obs"][i] if truncated[i] else observations[i]',
+            'infos["final_obs"][i] if truncated[t, i] else observations[i]',
             "observations[i]",
             "a cut episode is followed by the next one's start",
         ),
@@ -1318,7 +1323,7 @@ MUTANTS: list[Mutant] = [
             "np.cumsum(self.ended, axis=0) == 0",
             "the last step of an episode does not count",
         ),
-        ("quantities[t, :, 0] = -rewards", "quantities[t, :, 0] = rewards", "rewards are minimised"),
+        ("quantities[:, :, 0] *= -1.0", "pass", "rewards are minimised"),
         (
             "gamma ** np.arange(len(weight))[:, None]",
             "gamma ** np.arange(1, len(weight) + 1)[:, None]",

@@ -6,6 +6,8 @@ import scipy.sparse as sp
 
 import cmdpkit as ck
 from cmdpkit.evaluation.average import long_run_distribution, stationary
+from cmdpkit.evaluation.gains import policy_system
+from cmdpkit.evaluation.system import Plan
 
 
 def by_powers(P, initial):
@@ -34,6 +36,22 @@ def _sparse_rows(rng, n):
     P = np.where(rng.random((n, n)) < 0.4, rng.random((n, n)), 0.0)
     P[P.sum(axis=1) == 0.0, 0] = 1.0
     return P / P.sum(axis=1, keepdims=True)
+
+
+def test_a_frequent_state_of_the_last_chain_may_be_left_for_good():
+    """The first policy stays in state 2, the second in states 0 and 1, half of the time each."""
+    moves = np.zeros((3, 2, 3))
+    moves[:, 0, 2] = 1.0
+    moves[[0, 1, 2], 1, [1, 0, 0]] = 1.0
+    costs = np.array([[1.0, 1.0], [3.0, 3.0], [5.0, 5.0]])
+    cmdp = ck.CMDP(moves, cost=costs, average=True)
+    plan = Plan("dense")
+    for choice, mean in ((0, 5.0), (1, 2.0), (0, 5.0)):
+        played = np.full(3, choice)
+        system = policy_system(cmdp, choice=played, plan=plan)
+        values = system.state_values(cmdp.costs[:, cmdp.pairs.rows(played)].T)
+        assert cmdp.initial @ values == pytest.approx([mean])
+        assert plan.frequent == (2 if choice == 0 else 0)
 
 
 def test_two_classes_by_hand():

@@ -192,7 +192,7 @@ def local_model(advantages, half, damping=0.05, width=2, seed=0):
     theta = network.initial(rng)
     x = torch.from_numpy(rng.normal(size=(len(advantages), width)).astype(np.float32))
     actions = torch.from_numpy(rng.integers(0, 3, len(advantages)))
-    return LocalModel(theta, network, Softmax(), x, actions, advantages, half, damping, 60)
+    return LocalModel(theta, network, Softmax(), x, actions, advantages, half, damping, 60, small=1e-5)
 
 
 def test_products_are_those_of_the_dense_fisher_matrix():

@@ -12,7 +12,7 @@ from cmdpkit.evaluation.chain import chosen_chain, mixed_chain
 from cmdpkit.evaluation.factors import Order, sparse_lu
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.master import best_mixture, level_point
-from cmdpkit.exact.pivots import is_pivotable, optimal_vertex
+from cmdpkit.exact.pivots import Walk, is_pivotable, optimal_vertex
 from models import lp_optimum, random_model
 
 
@@ -40,6 +40,61 @@ def test_the_vertex_is_that_of_the_lp(constraints):
         bound = ck.certify(cmdp, vertex.policy, cmdp.stated_prices(vertex.multipliers))
         assert bound.gap <= 1e-9
     assert found >= 20
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_walk_finds_the_vertex_of_every_limit(seed):
+    """There and back, over limits of which the tightest cannot be met."""
+    cmdp = ck.problems.garnet(20, constraints=2, seed=seed)
+    walk, found = Walk(cmdp), 0
+    for shift in np.append(np.linspace(0.5, -6.0, 14), np.linspace(-6.0, 0.5, 14)):
+        model = cmdp.with_limits({cmdp.names[0]: float(cmdp.limits[0] + cmdp.signs[0] * shift)})
+        vertex = walk.at(model.offsets, never)
+        if vertex is None:
+            assert ck.solve(model).status is ck.Status.INFEASIBLE
+            continue
+        found += 1
+        optimum, _ = lp_optimum(model)
+        assert ck.evaluate(model, vertex.policy).objective == pytest.approx(optimum, rel=1e-9, abs=1e-9)
+        assert randomised(vertex.policy) <= 2
+        assert ck.certify(model, vertex.policy, model.stated_prices(vertex.multipliers)).gap <= 1e-9
+    assert 10 <= found < 28
+
+
+def test_a_walk_goes_on_after_many_pivots(monkeypatch):
+    """The inverse is computed anew on the way; a vertex does not depend on how it was reached."""
+    monkeypatch.setattr("cmdpkit.exact.pivots.UPDATES", 3)
+    cmdp = ck.problems.garnet(30, constraints=2, seed=1)
+    walk, fresh = Walk(cmdp), 0
+    for k in range(20):
+        model = cmdp.with_limits({cmdp.names[0]: float(cmdp.limits[0]) * (1.0 - 0.02 * (k % 7))})
+        vertex, own = walk.at(model.offsets, never), optimal_vertex(model, never)
+        np.testing.assert_allclose(vertex.multipliers, own.multipliers, rtol=1e-7, atol=1e-9)
+        fresh += walk._program.updates <= 3
+    assert fresh > 0
+
+
+def test_a_frontier_of_a_small_model_takes_one_vertex_per_limit_at_most():
+    cmdp = ck.problems.wireless()
+    curve = ck.frontier(cmdp, cmdp.names[0], tol=1e-2)
+    given = np.linspace(curve.limits[0], curve.limits[-1], 22)[1:-1]
+    found = ck.frontier(cmdp, cmdp.names[0], given)
+    assert found.complete
+    assert found.solves <= 20
+    assert len(found.band.sums) <= 40
+    for limit, objective in zip(found.limits, found.objectives, strict=True):
+        optimum, _ = lp_optimum(cmdp.with_limits({cmdp.names[0]: float(limit)}))
+        assert objective == pytest.approx(optimum, rel=1e-8)
+
+
+def test_limits_on_one_piece_share_its_ends():
+    """One state, three actions (cost, usage): (3, 0), (1, 1), (0, 3): the frontier has two pieces."""
+    usage = ck.AtMost([[0.0, 1.0, 3.0]], 1.0, name="usage")
+    cmdp = ck.CMDP(np.ones((1, 3, 1)), cost=[[3.0, 1.0, 0.0]], constraints=[usage], gamma=0.0)
+    found = ck.frontier(cmdp, "usage", [0.25, 0.5, 0.75, 1.5, 2.0, 2.5])
+    np.testing.assert_allclose(found.objectives, [2.5, 2.0, 1.5, 0.75, 0.5, 0.25], rtol=1e-9)
+    assert found.solves == 2
+    np.testing.assert_allclose(sorted(map(tuple, found.band.sums)), [(0, 3), (1, 1), (3, 0)], atol=1e-9)
 
 
 def test_one_state_by_hand():

@@ -1,12 +1,13 @@
 """The experiments: everything runs, files are whole, and fitted rates are right on known curves."""
 
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cmdpkit.experiments import fig4, fig4_tuning, velocity
+from cmdpkit.experiments import acrobot, fig4, fig4_tuning, velocity
 from cmdpkit.experiments.common import Settings, linear_rate, plain, read_csv, slope, write_csv
 from cmdpkit.experiments.reproduce import EXPERIMENTS, SLOW, reproduce
 from cmdpkit.options import options_of
@@ -152,6 +153,23 @@ def test_robots_are_run_with_several_methods(tmp_path, monkeypatch):
     sections = reproduce(["velocity"], tmp_path, 1, True, plain, methods=["cpo", "pmd-pd"])
     assert [claim.statement.split(":")[1].split()[0] for claim in sections[0].claims] == ["cpo", "pmd-pd"] * 2
     assert "101 ± 1/10.0" in sections[0].claims[0].measured
+
+
+def test_acrobot_is_compared_with_the_figures_of_the_paper(tmp_path, monkeypatch):
+    def made_up(method, seed, iterations, folder, options):
+        table = np.tile([100.0 + 2 * seed, 50.0, 49.0], (iterations, 1))
+        return {"table": table, "time": np.array(1.0), "steps": np.array(200)}
+
+    monkeypatch.setattr(fig4.run_all, "__defaults__", (made_up,))
+    sections = reproduce(["acrobot"], tmp_path, 1, True, plain)
+    assert "reward 101.0 ± 1.0, cost 1 50.0 ± 0.0, cost 2 49.0 ± 0.0 (2 seeds)" in sections[0].claims[0].measured
+    for name in (fig4.DATA, "fig4_seeds.csv"):
+        shutil.copy(Path(__file__).parent.parent / "docs/results" / name, tmp_path / name)
+    claims = acrobot.section(Settings(tmp_path)).claims
+    assert claims[0].verdict.startswith("does not: with the defaults PMD-PD earns less, -116.5")
+    assert "from 4,000 steps (the defaults), 375,000 steps" in claims[1].measured
+    assert [claim.verdict for claim in claims[1:]] == ["holds", "holds"]
+    assert "1.0 (the defaults), 8.4 (the paper's settings)" in claims[2].measured
 
 
 def _made_up(case, seed):

@@ -15,7 +15,7 @@ from cmdpkit.evaluation.chain import chosen_chain, mixed_chain, separator_width
 from cmdpkit.evaluation.factors import Krylov
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.local import Blend, LocalDual, Viewpoint, outlook
-from cmdpkit.exact.master import best_mixture, least_violation, level_point
+from cmdpkit.exact.master import Program, best_mixture, least_violation, level_point
 from cmdpkit.exact.mdp import Oracle, minimise
 from models import coupled, lp_optimum, random_model
 
@@ -233,6 +233,28 @@ def test_the_master_equals_highs(seed):
     assert more.value <= -5.0 + 1e-9
     worst, game = least_violation(rows)
     assert (game.prices @ rows).min() == pytest.approx(worst, abs=1e-8)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_program_that_grows_equals_one_that_is_built_whole(seed, exact):
+    rng = np.random.default_rng(seed)
+    m, n = int(rng.integers(1, 6)), 80
+    columns = np.hstack([rng.normal(size=(n, 1)), rng.normal(size=(n, m)) - 0.3])
+    if seed % 3 == 0:  # degenerate
+        columns = np.round(columns, 1)
+    relaxation = rng.uniform(0.0, 0.1, size=m)
+    program = Program(columns[:3], relaxation, 10.0, exact=exact)
+    for k in range(3, n):
+        program.add(columns[k])
+        if k % 7 == 0 or k == n - 1:
+            value, prices = program.solve()
+            costs, rows, mixture = columns[: k + 1, 0], columns[: k + 1, 1:], program.mixture()
+            whole = best_mixture(costs, rows.T, relaxation, 10.0)
+            assert value == pytest.approx(whole.value, abs=1e-9)
+            assert (costs + (rows - relaxation) @ prices).min() == pytest.approx(value, abs=1e-9)
+            assert costs @ mixture.weights + 10.0 * mixture.excess == pytest.approx(value, abs=1e-9)
+    np.testing.assert_array_equal(program.columns, columns)
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -99,7 +99,10 @@ class NeuralSettings:
     )
     radius: float = option(0.02, POSITIVE, "Trust-region radius: largest mean KL divergence of a step.")
     damping: float = option(0.1, NONNEGATIVE, "Added to the diagonal of the Fisher matrix.")
-    cg_steps: int = option(15, WHOLE, "Conjugate-gradient steps per policy step.")
+    cg_steps: int = option(15, WHOLE, "Maximum number of conjugate-gradient steps per policy step.")
+    fisher_states: int = option(
+        500, WHOLE, "About so many states estimate the Fisher matrix; gradients are of all samples."
+    )
     line_search: int = option(10, WHOLE, "Maximum number of line-search trials.")
     inner_steps: int = option(1, WHOLE, "Policy iterations per dual update.")
     alpha: float = option(

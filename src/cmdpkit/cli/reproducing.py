@@ -18,7 +18,12 @@ from cmdpkit.cli.common import CLUSTER, FORMAT, listing, show
     type=click.Path(file_okay=False),
     help="Folder of data and figures.",
 )
-@click.option("--seeds", default=30, show_default=True, help="Number of random instances.")
+@click.option(
+    "--seeds",
+    default=30,
+    show_default=True,
+    help="Number of random instances; acrobot and velocity: of seeds, at most 5.",
+)
 @click.option("--quick", is_flag=True, help="Run for a minute, only to check that everything works.")
 @click.option("--redraw", is_flag=True, help="Run nothing: draw the figures again from the data in the folder.")
 @click.option("--method", "methods", multiple=True, help="velocity: a method, or several.  [default: pmd-pd]")
@@ -36,8 +41,8 @@ def reproduce(
 ) -> None:
     """Reproduce the paper's experiments, by name; without names, list them.
 
-    `all` runs those that take minutes. fig4 and fig4-tuning (Acrobot with neural policies), tasks (CartPole,
-    Pendulum) and velocity (MuJoCo's robots) take hours, and run only by name.
+    `all` runs those that take minutes. fig4, fig4-tuning and acrobot (Acrobot with neural policies), tasks
+    (CartPole, Pendulum) and velocity (MuJoCo's robots) take hours, and run only by name.
     """
     from cmdpkit.drawing import parsed_formats
     from cmdpkit.experiments.reproduce import EXPERIMENTS, SLOW, page_of, table

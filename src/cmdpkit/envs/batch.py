@@ -12,7 +12,8 @@ import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from cmdpkit.cluster import distributed
-from cmdpkit.envs.costs import CostsOnly, FloatCosts
+from cmdpkit.envs.costs import FloatCosts
+from cmdpkit.envs.lean import LeanBatch
 
 SAME_STEP = AutoresetMode.SAME_STEP
 
@@ -51,7 +52,7 @@ def as_batch(env: str | Callable[[], Any] | VectorEnv, num_envs: int | None = No
 
 def lean_batch(env: Any, num_envs: int | None, options: dict[str, Any]) -> VectorEnv:
     """The same for callers that read costs only, and copy what they keep: infos hold nothing else."""
-    return _batch(env, num_envs, options, _lean_copies)
+    return _batch(env, num_envs, options, LeanBatch)
 
 
 def _batch(
@@ -104,10 +105,6 @@ def _import_from_here(name: str) -> None:
 def _copies(make: Callable[[], Any], count: int) -> VectorEnv:
     # A batch takes the type of a cost from the first report: after an int 0 all other costs would be truncated.
     return SyncVectorEnv([lambda: FloatCosts(make())] * count, autoreset_mode=SAME_STEP)
-
-
-def _lean_copies(make: Callable[[], Any], count: int) -> VectorEnv:
-    return SyncVectorEnv([lambda: CostsOnly(make())] * count, copy=False, autoreset_mode=SAME_STEP)
 
 
 def _same_step(batch: VectorEnv) -> bool:

@@ -63,11 +63,15 @@ class WithCosts(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        taken = Step(self._before, action, _reward(reward, self.env), observation, terminated, truncated, info)
+        earned = float(reward) if isinstance(reward, float) else as_reward(reward, self.env)
+        taken = Step(self._before, action, earned, observation, terminated, truncated, info)
         self._before = _kept(observation)
         if "cost" in info or "costs" in info:
             raise ValueError(f"{self.env} already reports costs; WithCosts is not needed")
-        costs = _checked(self._fn(taken), lambda: f"fn returned for {taken}")
+        costs = self._fn(taken)
+        if self._shape == () and isinstance(costs, NUMBERS) and math.isfinite(costs):  # the rest would say the same
+            return observation, reward, terminated, truncated, {**info, "cost": float(costs)}
+        costs = _checked(costs, lambda: f"fn returned for {taken}")
         shape = () if isinstance(costs, float) else costs.shape
         if self._shape is None:
             self._shape = shape
@@ -105,19 +109,21 @@ class FloatCosts(gymnasium.Wrapper[Any, Any, Any, Any]):
         for name in ("cost", "costs"):
             if name in info:
                 info = {**info, name: _checked(info[name], lambda: f"{self.env} reported in step")}
-        return observation, _reward(reward, self.env), terminated, truncated, info
+        return observation, as_reward(reward, self.env), terminated, truncated, info
 
 
-class CostsOnly(FloatCosts):
-    """The same, with nothing in `info` but the costs: a batch would gather everything else in every step."""
+class Validated(dict[str, Any]):
+    """Infos whose costs (num_envs, m) were validated when they were gathered."""
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        return self.env.reset(seed=seed, options=options)[0], {}
+    costs: Array
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        observation, reward, terminated, truncated, info = super().step(action)
-        costs: dict[str, Any] = {name: info[name] for name in ("cost", "costs") if name in info}
-        return observation, reward, terminated, truncated, costs
+
+def reported_costs(info: Mapping[str, Any], env: Any) -> tuple[str, float | Array] | None:
+    """Name and value of the costs that one environment reported, validated and converted to float."""
+    for name in ("costs", "cost"):
+        if name in info:
+            return name, _checked(info[name], lambda: f"{env} reported in step")
+    return None
 
 
 def read_costs(infos: Mapping[str, Any], num_envs: int, count: int | None = None) -> Array:
@@ -130,6 +136,8 @@ def read_costs(infos: Mapping[str, Any], num_envs: int, count: int | None = None
         num_envs: number of environments.
         count: number of costs, if known.
     """
+    if isinstance(infos, Validated) and infos.costs.shape[1] == count:
+        return infos.costs
     costs, reported = _present(infos)
     if costs is None or "final_info" in infos:
         final, last = _present(infos.get("final_info", {}))
@@ -146,7 +154,7 @@ def read_costs(infos: Mapping[str, Any], num_envs: int, count: int | None = None
         )
     if costs.shape[0] != num_envs:
         raise ValueError(f"costs were reported for {costs.shape[0]} environments, but there are {num_envs}")
-    if not np.all(reported):
+    if reported is not True and not np.all(reported):
         i = int(np.flatnonzero(~np.broadcast_to(reported, num_envs))[0])
         raise ValueError(
             f"environment {i} reported no cost in a step in which others did; every environment must report its costs "
@@ -202,7 +210,7 @@ def _checked(costs: Any, what: Callable[[], str]) -> float | Array:
     return array if array.ndim else float(array)
 
 
-def _reward(reward: Any, env: Any) -> float:
+def as_reward(reward: Any, env: Any) -> float:
     if isinstance(reward, NUMBERS) or np.ndim(reward) == 0:
         return float(reward)
     raise TypeError(

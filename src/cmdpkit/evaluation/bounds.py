@@ -44,26 +44,28 @@ def row_sum_range(cmdp: Any) -> tuple[float, float]:
     return down(low * down(1.0 - slack)), up(high * up(1.0 + slack))
 
 
-_VISITED: WeakKeyDictionary[CMDP, tuple[Any, bool]] = WeakKeyDictionary()
+_VISITED: WeakKeyDictionary[Any, tuple[Any, Any, Any, bool]] = WeakKeyDictionary()
+"""Of the pairs of a model, which models with other limits share: their transitions, start, and what is visited."""
 
 
 def visited(cmdp: CMDP) -> Any:
     """(S,) booleans: the states that some policy can visit."""
-    return _visited(cmdp)[0]
+    return _visited(cmdp)[2]
 
 
 def everywhere(cmdp: CMDP) -> bool:
     """Whether every state can be visited."""
-    return _visited(cmdp)[1]
+    return _visited(cmdp)[3]
 
 
-def _visited(cmdp: CMDP) -> tuple[Any, bool]:
-    if cmdp not in _VISITED:
+def _visited(cmdp: CMDP) -> tuple[Any, Any, Any, bool]:
+    known = _VISITED.get(cmdp.pairs)
+    if known is None or known[0] is not cmdp.transitions or known[1] is not cmdp.initial:
         matrix = as_csr(cmdp.transitions)
         graph = sp.csr_array((matrix.data, matrix.indices, matrix.indptr[cmdp.pairs.first]), shape=(cmdp.states,) * 2)
         found = reachable(graph, cmdp.initial)
-        _VISITED[cmdp] = found, bool(found.all())
-    return _VISITED[cmdp]
+        known = _VISITED[cmdp.pairs] = cmdp.transitions, cmdp.initial, found, bool(found.all())
+    return known
 
 
 def row_slack(cmdp: CMDP) -> float:

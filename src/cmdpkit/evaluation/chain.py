@@ -20,9 +20,6 @@ from cmdpkit.model import StagedTransitions
 HUB = 8.0
 """A state with so many times the neighbours of an average one is a hub: the centre of a star, a common restart."""
 
-SORTED = 50_000
-"""Below this many entries it is fastest to sort them all."""
-
 SAMPLE, SHARED = 50, 0.7
 """States sampled for shared successors, and the fraction of entries below which those of all states are added up."""
 
@@ -44,24 +41,18 @@ def mixed_chain(cmdp: Any, probabilities: Array) -> Any:
             return np.matmul(probabilities[:, None, :], pairs.like(cmdp.transitions))[:, 0, :]
         return pairs.sum(probabilities[:, None] * cmdp.transitions)
     matrix, weights = cmdp.transitions, probabilities.ravel()
-    small = matrix.nnz < SORTED
-    shares = not small and _shares_successors(matrix, pairs.first, weights)
-    if not shares and is_compiled(matrix):
+    if is_compiled(matrix) and not _shares_successors(matrix, pairs.first, weights):
         return _gathered(matrix, pairs.heads, weights)
     taken = np.flatnonzero(weights)
-    if shares:
-        first = pairs.first if taken.size == weights.size else np.searchsorted(taken, pairs.first)
-        kept = (weights[taken], taken, first)
-        return sp.csr_array(kept, shape=(states, pairs.count)) @ matrix
-    # Rows of the actions that are taken, concatenated. A successor of two actions may appear twice; its entries add up.
-    rows = matrix.copy() if taken.size == weights.size else matrix[taken]
-    rows.data *= np.repeat(weights[taken], np.diff(rows.indptr))
-    starts = rows.indptr[np.searchsorted(taken, pairs.first)]
-    return _merged(sp.csr_array((rows.data, rows.indices, starts), shape=(states, matrix.shape[1])), small)
+    first = pairs.first if taken.size == weights.size else np.searchsorted(taken, pairs.first)
+    return sp.csr_array((weights[taken], taken, first), shape=(states, pairs.count)) @ matrix
 
 
 def _gathered(matrix: Any, heads: Any, weights: Array) -> Any:
-    """The same, compiled: nothing is stored but the chain."""
+    """The same, compiled: rows of the actions that are taken, concatenated, and nothing is stored but the chain.
+
+    A successor of two actions may appear twice; its entries add up.
+    """
     from cmdpkit.evaluation import kernels
 
     indptr, indices, data = parts(matrix)
@@ -74,12 +65,6 @@ def _gathered(matrix: Any, heads: Any, weights: Array) -> Any:
 
     in_blocks(fill, heads.size - 1, int(starts[-1]))
     return sp.csr_array((values, to.view(matrix.indices.dtype), starts), shape=(heads.size - 1, matrix.shape[1]))
-
-
-def _merged(chain: Any, small: bool) -> Any:
-    if small:
-        chain.sum_duplicates()
-    return chain
 
 
 def _shares_successors(matrix: Any, first: Any, weights: Array) -> bool:

@@ -151,10 +151,13 @@ class AverageSystem(PolicySystem):
             often = _largest(visits, self.label, self.classes)
             if not tries_left or (visits[states] >= RARE * visits[often]).all():
                 break
+        self.plan.frequent = int(often[0])
         return Cycles(states, solve, visits, solve(np.ones(self.cmdp.states)), transposed)
 
     def _guess(self) -> Array:
         """A rough stationary distribution, to choose states that are visited often."""
+        if self.classes == 1 and self.plan.frequent is not None:
+            return np.asarray(np.eye(1, self.cmdp.states, self.plan.frequent)[0])
         visits, backward = np.full(self.cmdp.states, 1.0 / self.cmdp.states), self.chain.T
         for _ in range(FIRST_SWEEPS):
             visits = 0.5 * (visits + backward @ visits)

@@ -49,10 +49,11 @@ SEPARATOR = 1_500
 class Plan:
     """The method for the chains of one run: "sweeps", "dense", "stages", "blocks", "sparse" or "krylov".
 
-    None while it is not known.
+    None while it is not known. `frequent` is a state that the last of them visits often, for averages.
     """
 
     method: str | None = None
+    frequent: int | None = None
     patience: float = np.inf  # more sweeps than this are given up for factors, also where `SWEEPS` would allow them
     order: Order = field(default_factory=Order, compare=False)  # of elimination, for sparse factors
 

@@ -16,11 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation.bounds import EPS, horizon_bound
+from cmdpkit.evaluation.backup import bellman
+from cmdpkit.evaluation.bounds import EPS, bound_from_backup, horizon_bound
 from cmdpkit.evaluation.gains import policy_system
+from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.columns import Anchor, ColumnSearch, Cut
-from cmdpkit.exact.master import best_mixture
+from cmdpkit.exact.errors import sum_errors
+from cmdpkit.exact.master import Mixture, Program, best_mixture
 from cmdpkit.exact.mdp import Stop, never
+from cmdpkit.exact.pivots import Walk, is_pivotable
 from cmdpkit.exact.slater import least_miss
 from cmdpkit.model import CMDP, AtLeast, AtMost
 from cmdpkit.policy import TabularPolicy
@@ -31,6 +35,11 @@ ROOM = 1e-3
 INSIDE = 1e-11
 """Mixtures stay this far inside the limits (scaled), so that rounding in the small LP cannot matter."""
 
+ASIDE = 3e-11
+"""Vertices stay this far inside, so that their errors are inside as well."""
+
+SAME = 1e-13
+"""Sums of columns that differ by less (scaled) are the same."""
 
 CLOSED = 0.8
 """A search ends when its bounds are within this part of what they may be apart: the band's count all errors as well."""
@@ -71,9 +80,12 @@ class Band:
         self.refuted: list[Cut] = []
         self.anchors: list[Anchor] = []
         self.solves = 0
+        self._walk = Walk(cmdp) if cmdp.num_rows and is_pivotable(cmdp) else None
+        self._walked: set[bytes] = set()
         self._sought = False  # the policy with the most room has been looked for
         self._mixtures: dict[Any, Upper] = {}
-        self._bases: dict[Any, Any] = {}  # of their linear programs, to continue from when columns have been added
+        self._programs: dict[Any, Program] = {}  # of mixtures, to continue from when columns have been added
+        self._known: Array = np.zeros((0, 0))
 
     # -- what is known ------------------------------------------------------------------------------------------
 
@@ -98,22 +110,35 @@ class Band:
     def _mixture(self, offsets: Array, objective: int) -> Upper:
         if not self.sums:
             return Upper(np.inf, None)
-        table = np.array(self.sums) + np.array(self.search.errors)
-        scales = self.search.scales
-        rows = ((table[:, 1:] - offsets) / scales[1:]).T
+        table, scales = self._most(), self.search.scales
+        columns = np.column_stack([table[:, objective], table[:, 1:] - offsets])
+        columns /= np.append(scales[objective], scales[1:])
         allowed = 0.5 * self.tol * self.cmdp.fine_scales[1:] / scales[1:]
         allowed[self.axes] = -INSIDE
         for relaxation in (np.full(offsets.size, -INSIDE), allowed):
-            key = (objective, offsets.tobytes(), relaxation.tobytes())
-            mixture = best_mixture(
-                table[:, objective] / scales[objective], rows, relaxation, basis=self._bases.get(key)
-            )
-            self._bases[key] = mixture.basis
-            if not offsets.size or (rows @ mixture.weights - relaxation).max() <= 0.5 * INSIDE:
+            mixture = self._best(columns, relaxation, (objective, offsets.tobytes(), relaxation.tobytes()))
+            if not offsets.size or (columns[:, 1:].T @ mixture.weights - relaxation).max() <= 0.5 * INSIDE:
                 value = float(mixture.weights @ table[:, objective])
                 rounding = (len(table) + 4) * EPS * float(mixture.weights @ np.abs(table[:, objective]))
                 return Upper(value + rounding, mixture.weights, bool(relaxation.max(initial=0.0) > 0.0))
         return Upper(np.inf, None)
+
+    def _most(self) -> Array:
+        """(n, m + 1) the sums of all columns, at most."""
+        if len(self._known) < len(self.sums):
+            self._known = np.array(self.sums) + np.array(self.search.errors)
+        return self._known
+
+    def _best(self, columns: Array, relaxation: Array, key: Any) -> Mixture:
+        """The best mixture, by the program that found it when there were fewer columns."""
+        if relaxation.size <= 1:
+            return best_mixture(columns[:, 0], columns[:, 1:].T, relaxation)
+        if key not in self._programs:
+            self._programs[key] = Program(columns, relaxation, exact=True)
+        program = self._programs[key]
+        for column in columns[program.count :]:
+            program.add(column)
+        return program.mixture()
 
     def width(self, offsets: Array) -> float:
         """The distance of the bounds, in units of what `tol` is relative to."""
@@ -139,9 +164,10 @@ class Band:
         """Search at these limits until the bounds are within share · tol, or the limits are refuted. True if so.
 
         With `near` a policy that is optimal for limits nearby is enough as well: what is searched for there completes
-        it, as mixtures of the two. With `quick` bounds come from backups of known values where these are enough.
+        it, as mixtures of the two. With `quick` bounds come from backups of known values where these are enough, and
+        small models are not searched but pivoted.
         """
-        if self._done(offsets, share):
+        if self._done(offsets, share) or (quick and self._pivot(offsets) and self._done(offsets, share)):
             return True
         search = self.search = self._at(offsets)
         search.quick = quick
@@ -160,6 +186,34 @@ class Band:
         if not near:
             self.step_inside(offsets)
         return self._done(offsets, share)
+
+    def _pivot(self, offsets: Array) -> bool:
+        """On a small model, take the best vertex for these limits, once: its prices as a bound, and as columns the ends
+        of the piece of the frontier that it lies on, or itself where several limits vary.
+        """
+        if self._walk is None or offsets.tobytes() in self._walked:
+            return False
+        self._walked.add(offsets.tobytes())
+        vertex = self._walk.at(offsets - ASIDE * self.search.scales[1:], self.stop)
+        if vertex is None:
+            return False
+        self.solves += 1
+        for policy in self._walk.piece(self.axes[0]) if len(self.axes) == 1 else [vertex.policy]:
+            self._evaluate(policy)
+        cmdp, prices = self.cmdp, self.cmdp.netted(vertex.multipliers)
+        weights = np.append(1.0, prices)
+        backup = bellman(cmdp, weights @ cmdp.costs, vertex.values, vertex.choice)
+        self.cuts.append(Cut(prices, cmdp.offsets, bound_from_backup(cmdp, weights, vertex.values, backup)))
+        return True
+
+    def _evaluate(self, policy: TabularPolicy) -> None:
+        """Take a policy of a small model as a column, unless one with the same sums is there."""
+        cmdp, pi = self.cmdp, policy.pi
+        system = policy_system(cmdp, pi, plan=Plan("dense"))
+        values = system.state_values(cmdp.pairs.expect(pi, cmdp.costs))
+        sums = cmdp.initial @ values
+        if not self.sums or (np.abs(np.array(self.sums) - sums) > SAME * self.search.scales).any(axis=1).all():
+            self._append(policy, sums, sum_errors(cmdp, values, pi=pi, chain=system.chain))
 
     def _done(self, offsets: Array, share: float) -> bool:
         return self.refutation(offsets)[0] > 0.0 or self.width(offsets) <= share * self.tol

@@ -31,7 +31,7 @@ from cmdpkit.exact.errors import sum_errors
 from cmdpkit.exact.joined import stationary_policy
 from cmdpkit.exact.levels import LevelMethod
 from cmdpkit.exact.local import ACCURACY, Blend, LocalDual, Outlook, Viewpoint, outlook
-from cmdpkit.exact.master import Mixture, best_mixture, least_violation, row_scales
+from cmdpkit.exact.master import Mixture, Program, best_mixture, least_violation, row_scales
 from cmdpkit.exact.mdp import Minimum, Oracle, Stop, never
 from cmdpkit.exact.vertex import least_randomised
 from cmdpkit.model import CMDP, StagedTransitions
@@ -52,6 +52,9 @@ FIRST_GAP = 0.01
 ROUNDS = 60
 """Policies that a Newton step tries at most: where that is not enough, the multipliers were bad ones. On a grid good
 ones take up to 40."""
+
+UNSURE_ROUNDS = 4
+"""The same where a search has a goal and the prices are not yet sure: another blend is better than more policies."""
 
 INEXACT = 0.02
 """An oracle need not know its minimum better than to this part of the distance between the bounds."""
@@ -161,8 +164,9 @@ class ColumnSearch:
         self._oracle = Oracle(cmdp, self.stop, accuracy=COLUMN_ACCURACY * self.tol * cmdp.fine_scales)
         self._visits: Array | None = None
         self._view: Viewpoint | None = None  # the last blend
+        self._factors: PolicySystem | None = None  # of the last blend
         self._kept: dict[int, Array] = {}  # state visits of columns that would have to be factorised again
-        self._basis: Any = None  # of the master, to continue from when columns have been added
+        self._master: Program | None = None  # to continue from when columns have been added
         self._excess = np.inf  # by which the columns miss the limits at least, scaled
 
     # -- columns ------------------------------------------------------------------------------------------------
@@ -190,8 +194,9 @@ class ColumnSearch:
 
     def add(self, policy: Any, values: Array, state_values: Array | None = None, chain: Any = None) -> bool:
         """Take a policy as a column, unless it is there, or one with the same values. `chain` is P_π, if known."""
-        tolerance = 1e-13 * self.scales
-        if not np.isfinite(values).all() or any((np.abs(values - other) <= tolerance).all() for other in self.values):
+        if not np.isfinite(values).all():
+            return False
+        if self.values and (np.abs(np.array(self.values) - values) <= 1e-13 * self.scales).all(axis=1).any():
             return False
         if isinstance(policy, np.ndarray):
             policy = policy.astype(np.min_scalar_type(self.cmdp.actions))
@@ -226,7 +231,7 @@ class ColumnSearch:
             return False
         multipliers = self.cmdp.netted(multipliers)
         weights = np.concatenate([[1.0], multipliers])
-        bound = self._oracle.glance(weights, view.state_values, gap, NEAR * self.goal)
+        bound = self._oracle.glance(weights, view.state_values, gap, NEAR * self.goal, self._factors)
         if bound is None:
             return False
         self.learn(Cut(multipliers, self.cmdp.offsets, bound))
@@ -373,7 +378,8 @@ class ColumnSearch:
                 self._price()
                 # What the bound can still gain by asking, under the local model
                 gain = ahead.value * float(self.scales[0]) - self.bound
-                if self.stop() or self._may_ask(gain, float(missed[0] + ahead.prices @ missed[1:])):
+                sure = abs(float(missed[0] + ahead.prices @ missed[1:])) * float(self.scales[0]) <= SURE * self.goal
+                if self.stop() or self._may_ask(gain, sure):
                     break
                 asked = ahead.prices * self.units if self.goal else asked
             if self.goal and self.upper - self.bound <= self.goal:
@@ -382,32 +388,50 @@ class ColumnSearch:
             if self.aim and self.has_closed:
                 yield self  # perhaps that is proof enough
             asked = ahead.prices * self.units
-            left = min(self.upper - self.bound, gain)
-            gap = max(INEXACT * max(left, 0.0), self.enough)
-            guess = view.state_values if self.goal else None
-            if not self._glance(asked, view, gap) or (self.mixture is None and self.bound - first <= self.goal):
-                self.ask_bound(asked, gap=gap, rounds=ROUNDS, hopeless=self.bound, guess=guess)
-                self._price()
+            blind = self._learn_at(asked, view, gain, sure, first) if self.goal else self._ask_at(asked, gain)
             self.stuck = self.mixture is not None and self._settled()
             yield self
             idle = idle + 1 if self._distance() > PROGRESS * before else 0
-            promised = ahead.value * float(self.scales[0]) - self.cuts[-1].bound
-            if self.goal and promised > BLIND * (self.upper - self.bound):
+            if blind:
                 view = self._oracle_view()
-            self._oracle.system = None
+            self._oracle.system = self._factors = None
             if self.stop() or len(self.columns) == known:
                 return
 
-    def _may_ask(self, gain: float, missed: float) -> bool:
+    def _may_ask(self, gain: float, sure: bool) -> bool:
         """Whether the oracle is asked next, or another blend is better.
 
         With a goal, blends come first until their Lagrangian is as predicted: then prices and values are nearly right,
         and the oracle's answer, which starts from the blend's values, takes one policy or two.
         """
         if self.goal:
-            closed = self.upper - self.bound <= self.goal
-            return closed or abs(missed) * float(self.scales[0]) <= SURE * self.goal
+            return sure or self.upper - self.bound <= self.goal
         return self.mixture is None or gain > DUAL_SHARE * (self.upper - self.bound)
+
+    def _ask_at(self, prices: Array, gain: float) -> bool:
+        """Ask the oracle, to a part of what is left. False: the blend stays the viewpoint."""
+        left = min(self.upper - self.bound, gain)
+        self.ask_bound(prices, gap=max(INEXACT * left, self.enough), rounds=ROUNDS, hopeless=self.bound)
+        self._price()
+        return False
+
+    def _learn_at(self, prices: Array, view: Viewpoint, gain: float, sure: bool, first: float) -> bool:
+        """With a goal: bound G from a blend's values, or ask the oracle. True if it sees much that the blend does not.
+
+        Prices that are sure are asked to the end, others to a part of what is left and with few policies. Where the
+        bound has nothing to gain, what the mixture lacks are blends.
+        """
+        if self.quick and sure and self.mixture is not None and gain <= self.enough:
+            return False
+        left, value = min(self.upper - self.bound, gain), gain + self.bound
+        gap = self.enough if sure else max(INEXACT * left, self.enough)
+        if self._glance(prices, view, gap) and (self.mixture is not None or self.bound - first > self.goal):
+            return False
+        self._factors = None
+        rounds = ROUNDS if sure else UNSURE_ROUNDS
+        self.ask_bound(prices, gap=gap, rounds=rounds, hopeless=self.bound, guess=view.state_values)
+        self._price()
+        return value - self.cuts[-1].bound > BLIND * (self.upper - self.bound)
 
     def _kelley(self) -> Iterator[ColumnSearch]:
         """Ask between the best multipliers and the master's, and if that tells nothing new, at the master's own."""
@@ -467,9 +491,12 @@ class ColumnSearch:
 
     def _evaluate(self, blend: Blend) -> Viewpoint:
         """Take a randomised policy as a column."""
+        self._factors = None
         system, costs = self._system(blend.probabilities(self.cmdp.pairs))
         near = self._oracle.state_values if self._view is None else self._view.state_values
         view = self._viewpoint(blend, system, system.state_values(costs, near, self._oracle.accuracy))
+        if self.goal and self.plan.has_factors and self.cmdp.criterion != "average":
+            self._factors = system
         if self.add(blend, view.values, view.state_values, system.chain):
             self._keep(view.visits)
         return view
@@ -494,7 +521,7 @@ class ColumnSearch:
         if self.tol == 0.0 or self.relaxation.any() or not self.cmdp.num_rows:
             return False
         self.relaxation = 0.5 * self.tol * self.cmdp.fine_scales[1:] / self.scales[1:]
-        self._basis = None
+        self._master = None
         self.stuck = not self.relaxation.any() or not self._price()  # costs that are zero leave nothing to allow
         return not self.stuck
 
@@ -515,15 +542,23 @@ class ColumnSearch:
 
     def _price(self) -> bool:
         """Solve the master; False when the columns found so far cannot meet the limits."""
-        table = np.array(self.values).T / self.scales[:, None]
-        basis = self._basis if self.goal else None  # without a goal digits matter more: from the best column
-        mixture = best_mixture(table[0], table[1:], self.relaxation, basis=basis, opposites=self.cmdp.opposites)
-        self._basis, self._excess = mixture.basis, mixture.excess
+        mixture = self._best_mixture()
+        self._excess = mixture.excess
         if mixture.excess > 1e-12:
             return False
         self.mixture = mixture._replace(prices=mixture.prices * self.units)
         self.upper = float(np.array(self.values)[:, 0] @ mixture.weights)
         return True
+
+    def _best_mixture(self) -> Mixture:
+        if not self.goal or self.cmdp.num_rows <= 1:  # without a goal digits matter more: from the best column
+            table = np.array(self.values).T / self.scales[:, None]
+            return best_mixture(table[0], table[1:], self.relaxation, opposites=self.cmdp.opposites)
+        if self._master is None:
+            self._master = Program(np.array(self.values) / self.scales, self.relaxation, exact=True)
+        for values in self.values[self._master.count :]:
+            self._master.add(values / self.scales)
+        return self._master.mixture(self.cmdp.opposites)
 
     def _seek_feasible(self) -> Iterator[ColumnSearch]:
         """Minimise the largest scaled violation until the limits are met, or proved impossible to meet."""
@@ -554,7 +589,7 @@ class ColumnSearch:
             if answer.bound > 0.0:
                 self.farkas, self.farkas_margin = np.eye(len(single))[i], answer.bound
                 return
-        self.relaxation, self._basis = np.full(self.cmdp.num_rows, worst), None
+        self.relaxation, self._master = np.full(self.cmdp.num_rows, worst), None
 
     def _scaled_rows(self) -> Array:
         return np.array(self.values).T[1:] / self.scales[1:, None]

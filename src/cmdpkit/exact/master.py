@@ -10,7 +10,9 @@ checked, and HiGHS is asked where the check fails.
 from __future__ import annotations
 
 import contextlib
+import math
 from functools import lru_cache
+from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +32,9 @@ LEVEL = 0.5
 
 ROOM = 32
 """Columns that a program has room for beyond the first ones."""
+
+LISTS = 8
+"""Up to this many rows plain lists of numbers are faster than arrays (measured)."""
 
 FARTHEST = 1e150
 """A limit can be far away from what its cost can reach, but not by more than this in the units of the master."""
@@ -63,7 +68,7 @@ def best_mixture(
     """
     if len(rows) == 1:
         return _on_one_line(costs, rows[0] - relaxation[0], cap)
-    return Program(np.vstack([costs, rows]).T, relaxation, cap, basis).mixture(opposites)
+    return Program(np.vstack([costs, rows]).T, relaxation, cap, basis, exact=True).mixture(opposites)
 
 
 class Program:
@@ -74,37 +79,38 @@ class Program:
         relaxation: (m,) right-hand sides r.
         cap: price of the excess.
         basis: of a program with the first of these columns, to start from.
+        exact: answers come from a basis that was inverted, not updated.
     """
 
-    def __init__(self, columns: Array, relaxation: Array, cap: float = CAP, basis: Any = None) -> None:
+    def __init__(
+        self, columns: Array, relaxation: Array, cap: float = CAP, basis: Any = None, exact: bool = False
+    ) -> None:
         n, m = len(columns), relaxation.size
-        self.m, self.count, self.relaxation, self.cap = m, n, relaxation, cap
-        # Variables: slacks s, excess t and weights w, with  s − t + rows·w = relaxation  and  Σ w = 1
-        self._matrix = np.zeros((m + 1, 2 * m + n + ROOM))
-        self._matrix[:m, : 2 * m], self._matrix[m, 2 * m :] = _slacks(m), 1.0
-        self._cost = np.zeros(self._matrix.shape[1])
-        self._cost[m : 2 * m] = cap
-        self._cost[2 * m : 2 * m + n], self._matrix[:m, 2 * m : 2 * m + n] = columns[:, 0], columns[:, 1:].T
+        self.m, self.count, self.relaxation, self.cap, self.exact = m, n, relaxation, cap, exact
+        # Variables: slacks s, excess t and weights w, with  s − t + rows·w = relaxation  and  Σ w = 1; last the costs
+        self._system = np.zeros((m + 2, 2 * m + n + ROOM))
+        self._system[:m, : 2 * m], self._system[m, 2 * m :], self._system[-1, m : 2 * m] = _slacks(m), 1.0, cap
+        inside = slice(2 * m, 2 * m + n)
+        self._system[-1, inside], self._system[:m, inside] = columns[:, 0], columns[:, 1:].T
         self._right = np.append(relaxation, 1.0)
         self._basis: Any = basis
-        self._inverse: Any = None  # of the basis, once it is known
+        self._table: Any = None  # of the basis, once it is known
         self._solved: tuple[Array, Array, Any] | None = None
 
     def add(self, column: Array) -> None:
         """Add a column (m + 1,)."""
         end = 2 * self.m + self.count
-        if end == self._cost.size:
-            self._matrix = np.hstack([self._matrix, np.zeros_like(self._matrix)])
-            self._matrix[self.m, end:] = 1.0
-            self._cost = np.append(self._cost, np.zeros_like(self._cost))
-        self._cost[end], self._matrix[: self.m, end] = column[0], column[1:]
+        if end == self._system.shape[1]:
+            self._system = np.hstack([self._system, np.zeros_like(self._system)])
+            self._system[self.m, end:] = 1.0
+        self._system[-1, end], self._system[: self.m, end] = column[0], column[1:]
         self.count, self._solved = self.count + 1, None
 
     @property
     def columns(self) -> Array:
         """(n, m + 1) all columns."""
         inside = slice(2 * self.m, 2 * self.m + self.count)
-        return np.column_stack([self._cost[inside], self._matrix[: self.m, inside].T])
+        return np.column_stack([self._system[-1, inside], self._system[: self.m, inside].T])
 
     def solve(self) -> tuple[float, Array]:
         """The least value, and the prices of the rows."""
@@ -113,12 +119,12 @@ class Program:
             only = self.mixture()
             return only.value, only.prices
         x, y, _ = found
-        return float(self._cost[: x.size] @ x), np.maximum(-y[: self.m], 0.0)
+        return float(self._system[-1, : x.size] @ x), np.maximum(-y[: self.m], 0.0)
 
     def mixture(self, opposites: Any = ()) -> Mixture:
         """The weights of the columns, and the prices of the rows that support them."""
         m, n = self.m, self.count
-        cost, matrix = self._cost[: 2 * m + n], self._matrix[:, : 2 * m + n]
+        cost, matrix = self._system[-1, : 2 * m + n], self._system[:-1, : 2 * m + n]
         rows = matrix[:m, 2 * m :]
         if m == 0:
             j = int(cost.argmin())
@@ -135,64 +141,113 @@ class Program:
 
     def _solution(self) -> tuple[Array, Array, Any] | None:
         if self._solved is None:
-            end = 2 * self.m + self.count
-            cost, matrix = self._cost[:end], self._matrix[:, :end]
+            system = self._system[:, : 2 * self.m + self.count]
             if self._basis is None:
-                self._basis, self._inverse = self._first_basis(), None
-            self._solved = self._simplex(cost, matrix)
+                self._basis, self._table = self._first_basis(), None
+            self._solved = self._simplex(system)
             if self._solved is None:
-                self._solved = _highs(cost, matrix, self._right)
-                self._basis = self._inverse = None
+                self._solved = _highs(system[-1], system[:-1], self._right)
+                self._basis = self._table = None
         return self._solved
 
     def _first_basis(self) -> Any:
         """The best single column, with slacks or excess."""
         m, inside = self.m, slice(2 * self.m, 2 * self.m + self.count)
-        over = self._matrix[:m, inside] - self.relaxation[:, None]
-        j = int((self._cost[inside] + self.cap * np.maximum(over, 0.0).sum(axis=0)).argmin())
+        over = self._system[:m, inside] - self.relaxation[:, None]
+        j = int((self._system[-1, inside] + self.cap * np.maximum(over, 0.0).sum(axis=0)).argmin())
         return np.append(np.where(over[:, j] <= 0.0, 0, m) + np.arange(m), 2 * m + j)
 
-    def _simplex(self, cost: Array, matrix: Array) -> tuple[Array, Array, Any] | None:
+    def _simplex(self, system: Array) -> tuple[Array, Array, Any] | None:
         """From a feasible basis to x, the dual and the basis of the optimum; None if rounding spoils it."""
-        basis, inverse, right, m = np.array(self._basis), self._inverse, self._right, self.m
-        degenerate, fresh = 0, inverse is not None  # the inverse is not one that was updated
+        basis, table, m = list(self._basis), self._table, self.m
+        degenerate, fresh = 0, table is not None  # the table is not one that was updated
         for _ in range(50 + 10 * (m + 1)):  # HiGHS copes with what is more degenerate than that
-            if inverse is None:
+            if table is None:
                 try:
-                    inverse, fresh = np.linalg.inv(matrix[:, basis]), True
+                    table, fresh = self._tableau(system, basis), True
                 except np.linalg.LinAlgError:
                     return None
-            x_basis = inverse @ right
-            y = cost[basis] @ inverse
-            reduced = cost - y @ matrix
-            reduced[basis] = 0.0
-            enter, least = int(reduced.argmin()), -OPTIMAL * (1.0 + max(y.max(), -y.min()))
+            prices = [*table[-1][:-1]]
+            reduced = np.array(prices) @ system
+            enter = int(reduced.argmin())
+            if enter in basis:  # by rounding
+                reduced[basis] = 0.0
+                enter = int(reduced.argmin())
+            least = -OPTIMAL * (1.0 + max(map(abs, prices[:-1])))
             if not reduced[enter] < least:
-                if not fresh:
-                    inverse = None
+                if self.exact and not fresh:
+                    table = None
                     continue
-                x = np.zeros(cost.size)
-                x[basis] = x_basis
-                if not (x_basis.min() >= -1e-9 and np.abs(matrix @ x - right).max() <= 1e-9):
-                    return None
-                self._basis, self._inverse = basis, inverse
-                return x, y, basis
-            if degenerate > 2 * m + 2:  # Bland's rule, or steps without progress might go round in circles
+                return self._solved_by(system, basis, table)
+            bland = degenerate > 2 * m + 2  # or steps without progress might go round in circles
+            if bland:
+                reduced[basis] = 0.0
                 enter = int((reduced < least).argmax())
-            direction = inverse @ matrix[:, enter]
-            usable = np.flatnonzero(direction > 1e-11)
-            if not usable.size:
+            direction = _direction(table, system[:, enter])
+            leave, shortest = _leaving([row[-1] for row in table[:-1]], direction[:-1], basis if bland else None)
+            if leave < 0:
                 return None
-            ratios = np.maximum(x_basis[usable], 0.0) / direction[usable]
-            shortest = ratios.min()
-            ties = usable[ratios <= shortest + 1e-14]
-            leave = int(ties[basis[ties].argmin()] if degenerate > 2 * m + 2 else ties[direction[ties].argmax()])
             degenerate = degenerate + 1 if shortest <= 1e-14 else 0
+            table, fresh = _pivoted(table, leave, direction), False
             basis[leave] = enter
-            row = inverse[leave] / direction[leave]
-            inverse = inverse - direction[:, None] * row
-            inverse[leave], fresh = row, False
         return None
+
+    def _tableau(self, system: Array, basis: list[int]) -> Any:
+        """The inverse of a basis; below it minus the dual and 1 for the costs, beside it x and minus the value."""
+        k = self.m + 1
+        table = np.zeros((k + 1, k + 2))
+        table[:k, :k] = np.linalg.inv(system[:k, basis])
+        table[:k, -1] = table[:k, :k] @ self._right
+        table[k] = -system[k, basis] @ table[:k]
+        table[k, k] = 1.0
+        return table.tolist() if k <= LISTS else table
+
+    def _solved_by(self, system: Array, basis: list[int], table: Any) -> tuple[Array, Array, Any] | None:
+        """The solution that belongs to a tableau; None if it is none."""
+        x = np.array([row[-1] for row in table[:-1]])
+        missed = system[:-1, basis] @ x - self._right
+        if not (min(x.tolist()) >= -1e-9 and max(map(abs, missed.tolist())) <= 1e-9):
+            return None
+        self._basis, self._table = np.array(basis), table
+        whole = np.zeros(system.shape[1])
+        whole[basis] = x
+        return whole, -np.array(table[-1][:-2]), self._basis
+
+
+def _direction(table: Any, column: Array) -> list[float]:
+    """By how much the basic variables fall, and what is gained, where a column enters."""
+    if isinstance(table, list):
+        entries = column.tolist()
+        return [sum(map(mul, row, entries)) for row in table]
+    return list((table[:, :-1] @ column).tolist())
+
+
+def _pivoted(table: Any, leave: int, direction: list[float]) -> Any:
+    """The tableau after a pivot."""
+    if isinstance(table, list):
+        first = [entry / direction[leave] for entry in table[leave]]
+        each = zip(table, direction, strict=True)
+        rows = [[a - share * b for a, b in zip(row, first, strict=True)] for row, share in each]
+        rows[leave] = first
+        return rows
+    first, share = table[leave] / direction[leave], np.array(direction)
+    share[leave] -= 1.0
+    return table - share[:, None] * first
+
+
+def _leaving(x: list[float], direction: list[float], order: list[int] | None) -> tuple[int, float]:
+    """Which variable of the basis is the first to fall to zero, and after how long a step; -1 if none does.
+
+    Of several it is the one that falls fastest, or with Bland's rule the first in the `order` of all variables.
+    """
+    ratios = [max(value, 0.0) / d if d > 1e-11 else math.inf for value, d in zip(x, direction, strict=True)]
+    shortest = min(ratios)
+    if not shortest < math.inf:
+        return -1, shortest
+    ties = [j for j, ratio in enumerate(ratios) if ratio <= shortest + 1e-14]
+    if len(ties) > 1:
+        ties.sort(key=direction.__getitem__ if order is None else order.__getitem__, reverse=order is None)
+    return ties[0], shortest
 
 
 @lru_cache(maxsize=64)

@@ -34,6 +34,9 @@ LOOSE = 0.05
 BACKUPS = 15
 """Bellman backups that may stand in for the evaluation of a policy: so many are as fast (measured)."""
 
+CHORDS = 10
+"""The same for backups that are followed by a solution with known factors."""
+
 
 Stop = Callable[[], bool]
 """Asked after every evaluation whether to give up."""
@@ -169,11 +172,18 @@ class Oracle:
         self._evaluate(weights, 0.0)
         return self._minimum(-np.inf, 1)
 
-    def glance(self, weights: Array, guess: Array, gap: float, excess: float) -> float | None:
-        """A bound on min_π w·V(π) by Bellman backups alone, from the values (S, m + 1) of a policy.
+    def glance(
+        self, weights: Array, guess: Array, gap: float, excess: float, system: PolicySystem | None = None
+    ) -> float | None:
+        """A bound on min_π w·V(π) by Bellman backups, from the values (S, m + 1) of a policy.
 
         It is within `gap` of the minimum, or proves that the policy is within `excess` of it. None as soon as that is
         known to take longer than the evaluation of a policy.
+
+        With the `system` of that policy, whose factors are known, the change of each backup is taken as far as it goes
+        while the policy is played: V + (I − γ P_π)⁻¹ (TV − V). That is Newton's method (policy iteration) with the
+        first policy's matrix for all of them. Where few states change their action it takes a handful of steps, however
+        slowly the chain mixes.
         """
         cmdp, value = self.cmdp, guess @ weights
         cost, offset = weights @ cmdp.costs, float(weights[1:] @ cmdp.offsets)
@@ -182,17 +192,17 @@ class Oracle:
         choice = np.zeros(cmdp.states, dtype=np.int32)
         now = float(cmdp.initial @ value) - offset
         bound, last = -np.inf, np.inf
-        for more in range(BACKUPS - 1, -1, -1):
+        for more in range((BACKUPS if system is None else CHORDS) - 1, -1, -1):
             backup = bellman(cmdp, cost, value, choice)
             bound = max(bound_from_backup(cmdp, weights, value, backup), bound)
             # No policy is worse than TV + Σ_{k≥1} γᵏ max (TV − V) if it is greedy for V
-            most = backup.highest if average else float(cmdp.initial @ backup.values) + tail * min(backup.highest, 0.0)
+            most = backup.highest if average else float(cmdp.initial @ backup.values) + tail * backup.highest
             left = min((most - offset - bound) / gap, (now - bound) / excess)
             if left <= 1.0:
                 return bound
             if not left * (left / last) ** more <= 1.0:  # at the pace of the last backup
                 break
-            value, last = backup.values, left
+            value, last = backup.values if system is None else value + system.solve(backup.values - value), left
         return None
 
     def _over_stages(self, weights: Array) -> Minimum:

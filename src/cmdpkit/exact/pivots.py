@@ -33,6 +33,9 @@ TIES = 1e-12
 ROUNDS = 100
 """Policies at most until the best one without limits; a dozen are usual."""
 
+UPDATES = 100
+"""After so many pivots the inverse is computed anew before others follow."""
+
 
 class Vertex(NamedTuple):
     """A basic solution of the occupancy LP and of its dual."""
@@ -55,11 +58,34 @@ def optimal_vertex(cmdp: CMDP, stop: Stop) -> Vertex | None:
 
     What it is worth is for the caller to prove.
     """
-    program = _Program(cmdp)
-    with np.errstate(all="ignore"):  # what is not finite is refused
-        choice = program.best_alone()
-        basis = None if choice is None else program.pivoted(choice, stop)
-        return None if basis is None else program.vertex(basis)
+    return Walk(cmdp).at(cmdp.offsets, stop)
+
+
+class Walk:
+    """The best vertex for one set of limits after another, each from the basis of the last.
+
+    Other limits are another right-hand side, for which the basis still has no pair that would improve it.
+    """
+
+    def __init__(self, cmdp: CMDP) -> None:
+        self._program = _Program(cmdp)
+        self._begun, self._failed = False, False
+
+    def at(self, offsets: Array, stop: Stop) -> Vertex | None:
+        """The best vertex for these limits (rows,); None as for `optimal_vertex`."""
+        program = self._program
+        with np.errstate(all="ignore"):  # what is not finite is refused
+            if not self._begun:
+                self._begun, self._failed = True, not program.begin()
+            if self._failed or program.lost:
+                return None
+            program.limit(offsets)
+            return program.vertex() if program.pivot(stop) else None
+
+    def piece(self, axis: int) -> list[TabularPolicy]:
+        """The last vertex where one limit is as tight, and as loose, as its basis allows: in between both are mixed."""
+        with np.errstate(all="ignore"):
+            return self._program.piece(axis)
 
 
 class _Program:
@@ -79,7 +105,37 @@ class _Program:
         flow[np.arange(pairs), cmdp.pairs.state] += 1.0
         self.table[:pairs, states:] = self.costs[1:, :pairs].T
         self.table[pairs:, states:] = np.eye(m)
-        self.right: Array = cmdp.step_weight * np.append(cmdp.initial, cmdp.offsets / self.units[1:])
+        self.limit(cmdp.offsets)
+        self.basis: Any = None
+        self.inverse: Array = np.zeros((0, 0))  # of the basis; its columns belong to it
+        self.reduced: Array = np.zeros(0)  # costs of all variables
+        self.updates = 0
+        self.lost = False  # pivots came to no end
+        self.x: Array = np.zeros(0)  # of the last vertex
+        self.solved: Any = None  # with its basis
+
+    def limit(self, offsets: Array) -> None:
+        """Take these limits (m,)."""
+        cmdp = self.cmdp
+        self.right: Array = cmdp.step_weight * np.append(cmdp.initial, offsets / self.units[1:])
+
+    def begin(self) -> bool:
+        """Start from the best choice without limits; False if it cannot be found."""
+        choice = self.best_alone()
+        if choice is None:
+            return False
+        pairs, m = self.pairs.count, self.cmdp.num_rows
+        self.basis = np.append(self.pairs.rows(choice), np.arange(pairs, pairs + m))
+        return self._invert()
+
+    def _invert(self) -> bool:
+        try:
+            self.inverse = np.asfortranarray(np.linalg.inv(self.table[self.basis]))
+        except np.linalg.LinAlgError:
+            return False
+        self.reduced = self.costs[0] - self.table @ (self.inverse @ self.costs[0, self.basis])
+        self.updates = 0
+        return True
 
     def best_alone(self) -> Any:
         """(S,) the best choice without limits, by policy iteration from a far-sighted policy."""
@@ -105,26 +161,22 @@ class _Program:
             value = lapack.dgesv(flow[rows], cost[rows])[2]
         return None
 
-    def pivoted(self, choice: Any, stop: Stop) -> Any:
-        """The basis of an optimal vertex, by the dual simplex method from a choice that is best without limits."""
+    def pivot(self, stop: Stop) -> bool:
+        """Dual simplex steps until no variable is negative. False if rounding or `stop` ends them, or nothing can."""
         from scipy.linalg.blas import dger
 
-        pairs, m = self.pairs.count, self.cmdp.num_rows
-        basis = np.append(self.pairs.rows(choice), np.arange(pairs, pairs + m))
-        try:
-            inverse = np.asfortranarray(np.linalg.inv(self.table[basis]))  # its columns belong to the basis
-        except np.linalg.LinAlgError:
-            return None
+        if self.updates > UPDATES and not self._invert():
+            return False
+        basis, inverse, reduced = self.basis, self.inverse, self.reduced
         x = self.right @ inverse
-        reduced = self.costs[0] - self.table @ (inverse @ self.costs[0, basis])
         for _ in range(3 * basis.size + 50):
             leave = int(x.argmin())
             if not x[leave] < -FEASIBLE:
-                return basis if np.isfinite(x).all() else None
+                return bool(np.isfinite(x).all())
             row = self.table @ inverse[:, leave]
             enter = _entering(row, reduced)
             if enter is None or stop():
-                return None  # nothing can enter: the limits cannot be met
+                return False  # nothing can enter: the limits cannot be met
             column = self.table[enter] @ inverse
             reduced -= reduced[enter] / row[enter] * row
             step = x[leave] / column[leave]
@@ -132,27 +184,47 @@ class _Program:
             x[leave] = step
             pivot = inverse[:, leave] / column[leave]
             column[leave] -= 1.0
-            inverse = dger(-1.0, pivot, column, a=inverse, overwrite_a=True)
+            inverse = self.inverse = dger(-1.0, pivot, column, a=inverse, overwrite_a=True)
             basis[leave] = enter
-        return None
+            self.updates += 1
+        self.lost = True
+        return False
 
-    def vertex(self, basis: Any) -> Vertex | None:
-        """The solution that belongs to a basis, from a factorisation of its own."""
+    def vertex(self) -> Vertex | None:
+        """The solution that belongs to the basis, from a factorisation of its own."""
         from scipy.linalg import lapack
 
-        cmdp, pairs, states = self.cmdp, self.pairs, self.cmdp.states
+        basis, states = self.basis, self.cmdp.states
         factors, pivots, failed = lapack.dgetrf(self.table[basis])
         x = lapack.dgetrs(factors, pivots, self.right, trans=1)[0]
         dual = lapack.dgetrs(factors, pivots, self.costs[0, basis])[0]
         if failed or not (np.isfinite(x).all() and np.isfinite(dual).all()):
             return None
-        played = np.full(pairs.count + cmdp.num_rows, -1.0)
-        played[basis] = np.maximum(x, 0.0)
-        occupancy = played[: pairs.count]
-        choice = pairs.argmin(pairs.like(-occupancy))
-        policy = TabularPolicy.from_occupancy(pairs, pairs.like(occupancy), pairs.one_hot(choice))
+        self.x, self.solved = x, lambda b: lapack.dgetrs(factors, pivots, b, trans=1)[0]
+        policy, choice = self._policy(x)
         multipliers = np.maximum(-dual[states:], 0.0) * self.units[0] / self.units[1:]
         return Vertex(policy, choice, multipliers, self.units[0] * dual[:states])
+
+    def piece(self, axis: int) -> list[TabularPolicy]:
+        """The policies at the ends of the right-hand sides for which the basis of the last vertex is the best one."""
+        unit = np.zeros(self.right.size)
+        unit[self.cmdp.states + axis] = 1.0
+        change = self.solved(unit)
+        ends = []
+        for sign in (-1.0, 1.0):
+            falling = np.flatnonzero(sign * change < -PIVOT)
+            step = float((np.maximum(self.x[falling], 0.0) / -(sign * change[falling])).min(initial=np.inf))
+            ends.append(self.x + sign * (step if np.isfinite(step) else 0.0) * change)
+        return [self._policy(x)[0] for x in ends]
+
+    def _policy(self, x: Array) -> tuple[TabularPolicy, Any]:
+        """The policy of a basic solution, and its most frequent actions."""
+        pairs = self.pairs
+        played = np.full(self.costs.shape[1], -1.0)
+        played[self.basis] = np.maximum(x, 0.0)
+        occupancy = pairs.like(played[: pairs.count])
+        choice = pairs.argmin(-occupancy)
+        return TabularPolicy.from_occupancy(pairs, occupancy, pairs.one_hot(choice)), choice
 
 
 def _entering(row: Array, reduced: Array) -> int | None:

@@ -12,6 +12,7 @@ from typing import Any
 from cmdpkit import __version__
 from cmdpkit.cluster import check_cluster, distributed, in_order, using
 from cmdpkit.experiments import (
+    acrobot,
     adaptive,
     average,
     complexity,
@@ -42,10 +43,11 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "complexity": complexity,
     "fig4": fig4,
     "fig4-tuning": fig4_tuning,
+    "acrobot": acrobot,
     "tasks": tasks,
     "velocity": velocity,
 }
-DIVIDED = ("fig4", "fig4-tuning")
+DIVIDED = ("fig4", "fig4-tuning", "acrobot", "velocity")
 """Experiments whose runs are done side by side by the workers of a cluster."""
 
 SLOW = tuple(name for name, module in EXPERIMENTS.items() if getattr(module, "SLOW", False))

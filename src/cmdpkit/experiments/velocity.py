@@ -69,7 +69,7 @@ def run_once(
 def run(settings: Settings) -> None:
     if find_spec("mujoco") is None:
         raise ValueError("the robots need MuJoCo: pip install 'cmdpkit[mujoco]'")
-    robots, seeds, iterations, folder = tuple(SPEEDS), SEEDS, ITERATIONS, RUNS
+    robots, seeds, iterations, folder = tuple(SPEEDS), min(SEEDS, settings.seeds), ITERATIONS, RUNS
     small: dict[str, Any] = {}
     if settings.quick:
         robots, seeds, iterations, folder = ("Hopper", "Swimmer"), 2, 2, settings.folder / "velocity-runs"

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,12 +18,18 @@ from cmdpkit.model import CMDP
 from cmdpkit.policy import raised_policy
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Shown:
-    """What a curve and a surface have in common: how they are shown and written."""
+    """What a curve and a surface have in common: how good they are, and how they are shown and written."""
 
     gap: float
+    violation: float
     tol: float
-    rows: Callable[..., list[dict[str, Any]]]
+    solves: int
+    time: float
+    model: CMDP = field(repr=False)
+    band: Band = field(repr=False)
+    rows: ClassVar[Callable[..., list[dict[str, Any]]]]
 
     @property
     def complete(self) -> bool:
@@ -69,13 +75,6 @@ class Frontier(Shown):
     feasible: Any
     least: Array
     infeasibility: Array | None
-    gap: float
-    violation: float
-    tol: float
-    solves: int
-    time: float
-    model: CMDP = field(repr=False)
-    band: Band = field(repr=False)
 
     def at(self, limit: float) -> tuple[float, float]:
         """(lower, upper) bounds on the optimum at any limit; both infinite where it is proved that it cannot be met."""
@@ -131,13 +130,6 @@ class Surface(Shown):
     prices: Array
     feasible: Any
     infeasible: Any
-    gap: float
-    violation: float
-    tol: float
-    solves: int
-    time: float
-    model: CMDP = field(repr=False)
-    band: Band = field(repr=False)
 
     def at(self, first: float, second: float) -> tuple[float, float]:
         """(lower, upper) bounds on the optimum at any two limits."""

@@ -194,7 +194,8 @@ class Problem:
 
     def proof_scale(self, objective: float) -> float:
         """What `tol` is relative to in the gap of a policy with the given objective."""
-        return max(abs(objective), float(self.fine_scales[0]))
+        span = float(self.spans[0])
+        return max(abs(objective), min(1.0, span) if span > 0.0 else 1.0)
 
     def _repr_html_(self) -> str:
         return model_html(self)

@@ -27,7 +27,7 @@ from cmdpkit.learners.neural.distributions import Distribution, Gaussian, Softma
 from cmdpkit.learners.neural.first_order import FirstOrder
 from cmdpkit.learners.neural.local import LocalModel, NeuralView
 from cmdpkit.learners.neural.networks import Network
-from cmdpkit.learners.neural.policy import Actions, NeuralPolicy
+from cmdpkit.learners.neural.policy import Actions, Floats, NeuralPolicy
 from cmdpkit.learners.neural.rollouts import MEASURES, Estimate, Rollout, collect, discounted, fingerprint
 from cmdpkit.learners.neural.stream import Stream
 from cmdpkit.learners.neural.trust_region import PolicyStep, trust_region_step
@@ -232,6 +232,7 @@ class NeuralLearner:
                 rollout.half().ravel(),
                 settings.damping,
                 settings.cg_steps,
+                rollout.few(settings.fisher_states),
             )
         return self._local
 
@@ -304,9 +305,10 @@ class NeuralLearner:
         judge = local.judge(benefit, self._worst(weights))
         if settings.surrogate != "trust-region":
             return self._by_plain_gradients(local, benefit, judge, radius, weights)
+        gradient = local.gradient(benefit)
         return trust_region_step(
             self.theta,
-            local.gradient(benefit),
+            gradient,
             local.fisher,
             judge,
             radius,
@@ -315,6 +317,7 @@ class NeuralLearner:
             settings.line_search,
             # step · F⁻¹ ∇ of the mixed advantage itself; the gradient here is in units of its deviation
             None if weights.step is None else weights.step * deviation,
+            local.guess(gradient),
         )
 
     def _by_plain_gradients(
@@ -352,9 +355,9 @@ class NeuralLearner:
         return {
             "policy": self.theta.numpy().copy(),
             "anchor": self._anchor.numpy().copy(),
-            "critics": critics.theta.numpy().copy(),
-            "critics_first": critics.first.numpy().copy(),
-            "critics_second": critics.second.numpy().copy(),
+            "critics": critics.theta.copy(),
+            "critics_first": critics.first.copy(),
+            "critics_second": critics.second.copy(),
             "critics_steps": critics.steps,
             **{f"returns_{name}": value for name, value in vars(critics.returns).items()},
             **{f"observed_{name}": value for name, value in vars(self.observed).items()},
@@ -370,16 +373,16 @@ class NeuralLearner:
         for name, mine in (("policy", self.theta), ("critics", self.critics.theta)):
             if np.shape(state[name]) != tuple(mine.shape):
                 raise ValueError(
-                    f"{name} has {np.size(state[name])} parameters, but this learner's has {mine.numel()}; "
+                    f"{name} has {np.size(state[name])} parameters, but this learner's has {mine.shape[0]}; "
                     "were the networks or the environment different?"
                 )
         if state["seed"] != self.seed:
             raise ValueError(f"the state is of a run with seed {state['seed']}, but this learner has seed {self.seed}")
         critics = self.critics
-        self.theta, critics.theta = _tensor(state["policy"]), _tensor(state["critics"])
+        self.theta, critics.theta = _tensor(state["policy"]), _floats(state["critics"])
         same = np.array_equal(state["anchor"], state["policy"])
         self._anchor = self.theta if same else _tensor(state["anchor"])
-        critics.first, critics.second = _tensor(state["critics_first"]), _tensor(state["critics_second"])
+        critics.first, critics.second = _floats(state["critics_first"]), _floats(state["critics_second"])
         critics.steps, self.iteration = int(state["critics_steps"]), int(state["iteration"])
         for moments, name in ((critics.returns, "returns"), (self.observed, "observed")):
             moments.count = float(state[f"{name}_count"])
@@ -412,8 +415,12 @@ def _limit(value: Any, name: str) -> float:
     return value if isinstance(value, float) and value == np.inf else check_number(value, name)
 
 
+def _floats(array: Any) -> Floats:
+    return np.array(array, dtype=np.float32)
+
+
 def _tensor(array: Any) -> torch.Tensor:
-    return torch.from_numpy(np.array(array, dtype=np.float32))
+    return torch.from_numpy(_floats(array))
 
 
 def _rows(table: NDArray[Any]) -> NDArray[Any]:

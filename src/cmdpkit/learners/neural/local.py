@@ -24,7 +24,7 @@ from torch import Tensor
 from cmdpkit.checks import Array, CostArray
 from cmdpkit.learners.neural.distributions import Distribution
 from cmdpkit.learners.neural.networks import Network
-from cmdpkit.learners.neural.trust_region import conjugate_gradients
+from cmdpkit.learners.neural.trust_region import SMALL, conjugate_gradients
 from cmdpkit.rules.base import Prediction, View
 
 CONSTANT = 1e-8
@@ -42,6 +42,9 @@ class LocalModel:
         advantages: (N, m + 1) of −reward and the costs.
         half: (N,) which samples belong to the first of two independent halves.
         damping, cg_steps: of the conjugate gradients.
+        few: the samples on whose states the Fisher matrix is estimated; all by default. A few hundred give nearly the
+            same directions (docs/decisions.md).
+        small: of the conjugate gradients.
     """
 
     def __init__(
@@ -55,14 +58,19 @@ class LocalModel:
         half: NDArray[np.bool_],
         damping: float,
         cg_steps: int,
+        few: NDArray[np.intp] | None = None,
+        small: float = SMALL,
     ) -> None:
         self.theta, self.network, self.pi, self.x, self.actions = theta, network, distribution, x, actions
         self.advantages, self.half, self.damping, self.cg_steps = advantages, half, damping, cg_steps
+        self.small = small
         self.hidden = network.activations(theta, x)
         self.y = self.hidden[-1]
         self.log_prob = distribution.log_prob(self.y, actions)
         self._score = distribution.score(self.y, actions)
-        self._metric = distribution.metric(self.y)
+        self._few = self.hidden if few is None else [h[torch.from_numpy(few)] for h in self.hidden]
+        self._metric = distribution.metric(self._few[-1])
+        self._solved: tuple[Tensor, Tensor] | None = None  # gradients, and what F⁻¹ makes of them
 
     def gradient(self, benefit: Tensor) -> Tensor:
         """(1/N) Jᵀ (benefit · ∂ log π/∂y)."""
@@ -70,8 +78,8 @@ class LocalModel:
 
     def fisher(self, v: Tensor) -> Tensor:
         """F v = (1/N) Jᵀ M J v."""
-        forward = self.network.forward_derivative(self.theta, self.hidden, v)
-        return self.network.gradient(self.theta, self.hidden, self._metric(forward)).div_(len(self.x))
+        forward = self.network.forward_derivative(self.theta, self._few, v)
+        return self.network.gradient(self.theta, self._few, self._metric(forward)).div_(len(self._few[0]))
 
     def judge(self, benefit: Tensor, worst: Array | None = None) -> Callable[[Tensor], tuple[float, float]]:
         """θ′ ↦ (mean of (π_θ′/π_θ) · benefit, mean KL(π_θ ‖ π_θ′)).
@@ -103,16 +111,27 @@ class LocalModel:
         sizes = np.where(self.deviations > 0.0, self.deviations, 1.0)
         scaled = (self.advantages - self.advantages.mean(axis=0)) / sizes
         g, x = zip(*(self._half(scaled, chosen) for chosen in (self.half, ~self.half)), strict=True)
+        self._solved = torch.cat(g), torch.cat(x)
         own = 0.25 * (g[0] + g[1]) @ (x[0] + x[1]).T
         across = 0.5 * (g[0] @ x[1].T + g[1] @ x[0].T)
         return _symmetric(own), _symmetric(across)
 
     def _half(self, scaled: Array, chosen: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
         """The gradients of a part of the samples, and their directions."""
-        part = np.where(chosen[:, None], scaled / chosen.mean(), 0.0).astype(np.float32)
-        gradients = [self.gradient(torch.from_numpy(np.ascontiguousarray(column))) for column in part.T]
-        directions = [conjugate_gradients(self._damped, g, self.cg_steps) for g in gradients]
+        rows = torch.from_numpy(np.flatnonzero(chosen))
+        hidden, score = [h[rows] for h in self.hidden], self._score[rows]
+        benefits = torch.from_numpy(scaled[chosen].astype(np.float32))
+        gradients = [self.network.gradient(self.theta, hidden, score * b[:, None]).div_(len(rows)) for b in benefits.T]
+        directions = [conjugate_gradients(self._damped, g, self.cg_steps, small=self.small) for g in gradients]
         return torch.stack(gradients), torch.stack(directions)
+
+    def guess(self, gradient: Tensor) -> Tensor | None:
+        """F⁻¹ g, as far as g is a combination of gradients for which it is known; None if there are none."""
+        if self._solved is None:
+            return None
+        known, directions = self._solved
+        weights = np.linalg.lstsq(known.double().numpy().T, gradient.double().numpy(), rcond=None)[0]
+        return torch.from_numpy(weights.astype(np.float32)) @ directions
 
     def _damped(self, v: Tensor) -> Tensor:
         return self.fisher(v).add_(v, alpha=self.damping)

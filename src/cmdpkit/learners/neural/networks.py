@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,8 +36,8 @@ class Network:
 
     def __init__(self, sizes: Sequence[int], free: int = 0, activation: str = "relu") -> None:
         self.sizes, self.free = list(sizes), free
-        self._activate = torch.relu_ if activation == "relu" else torch.tanh_
-        self._passed = _where_active if activation == "relu" else _by_slope
+        self.activate = torch.relu_ if activation == "relu" else torch.tanh_
+        self.passed = _where_active if activation == "relu" else _by_slope
         self.parameters = sum(b * a + b for a, b in pairwise(self.sizes)) + free
 
     def initial(self, rng: np.random.Generator, last: float = 1.0) -> Tensor:
@@ -47,11 +48,11 @@ class Network:
             parts.append(rng.uniform(-scale, scale, b * a + b))
         return torch.from_numpy(np.concatenate([*parts, np.zeros(self.free)]).astype(np.float32))
 
-    def layers(self, theta: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """(W_l, b_l) as views of θ."""
+    def layers(self, theta: Any) -> list[tuple[Any, Any]]:
+        """(W_l, b_l) as views of θ, a tensor or an array."""
         views, start = [], 0
         for a, b in pairwise(self.sizes):
-            views.append((theta[start : start + b * a].view(b, a), theta[start + b * a : start + b * a + b]))
+            views.append((theta[start : start + b * a].reshape(b, a), theta[start + b * a : start + b * a + b]))
             start += b * a + b
         return views
 
@@ -61,7 +62,7 @@ class Network:
         layers = self.layers(theta)
         for layer, (weight, bias) in enumerate(layers, start=1):
             z = torch.mm(hidden[-1], weight.T).add_(bias)
-            hidden.append(self._activate(z) if layer < len(layers) else z)
+            hidden.append(self.activate(z) if layer < len(layers) else z)
         if self.free:
             hidden[-1] = torch.cat([hidden[-1], theta[-self.free :].expand(len(x), self.free)], dim=1)
         return hidden
@@ -79,7 +80,7 @@ class Network:
             if moved is not None:
                 z.addmm_(moved, weight.T)
             # ḣ_l = ż_l where h_l > 0, or ż_l (1 − h_l²)
-            moved = self._passed(z, after) if layer < len(self.sizes) - 1 else z
+            moved = self.passed(z, after) if layer < len(self.sizes) - 1 else z
         assert moved is not None
         if self.free:
             moved = torch.cat([moved, v[-self.free :].expand(len(moved), self.free)], dim=1)
@@ -98,7 +99,7 @@ class Network:
             torch.mm(u.T, before, out=g_weight)
             torch.sum(u, dim=0, out=g_bias)
             if layer:
-                u = self._passed(torch.mm(u, weight), before)
+                u = self.passed(torch.mm(u, weight), before)
         return total
 
 

@@ -59,6 +59,12 @@ class Actions:
         """How many actions there are to choose from, for each of several discrete ones."""
         return [int(n) for n in np.atleast_1d(self.high - self.low + 1)]
 
+    def bounds(self) -> NDArray[np.float64]:
+        """(4, dimensions): low, high, centre and half the width of continuous actions; (4, 0) of discrete ones."""
+        if self.discrete:
+            return np.zeros((4, 0))
+        return np.array([self.low, self.high, self._centre, self._half], dtype=np.float64)
+
     def empty(self, shape: Sequence[int]) -> Any:
         """Room for so many actions as the learner represents them."""
         if self.discrete:
@@ -130,7 +136,6 @@ class NeuralPolicy:
         self.log_std = None if log_std is None else np.asarray(log_std, dtype=np.float32)
         self.shift = None if shift is None else np.asarray(shift, dtype=np.float32)
         self.scale = None if scale is None else np.asarray(scale, dtype=np.float32)
-        self._std = None if self.log_std is None else np.exp(self.log_std)
         self._transposed = [(np.ascontiguousarray(w.T), b) for w, b in self.layers]
 
     @property
@@ -143,26 +148,25 @@ class NeuralPolicy:
         x = np.asarray(observations, dtype=np.float32)
         if self.shift is None or self.scale is None:
             return x
-        x = (x - self.shift) / self.scale
-        return np.asarray(np.maximum(np.minimum(x, CLIP), -CLIP))  # np.clip takes three times as long for a few rows
+        x = x - self.shift
+        x /= self.scale
+        np.minimum(x, CLIP, out=x)  # np.clip takes three times as long for a few rows
+        return np.maximum(x, -CLIP, out=x)
 
     def outputs(self, x: Floats) -> Floats:
         """The network on `inputs`; rows are states."""
         y = self._last_layer(x)
         return y if self.log_std is None else np.concatenate([y, np.broadcast_to(self.log_std, y.shape)], axis=-1)
 
-    def draw(self, x: Floats, noise: Floats, begin: int = 0) -> Any:
-        """Actions as the learner represents them for `inputs`, of the rows from `begin` on, one per row of noise."""
-        y = self._last_layer(x)[begin : begin + len(noise)]
-        return self.actions.draw(y, noise) if self._std is None else y + self._std * noise
-
     def _last_layer(self, x: Floats) -> Floats:
         for weight, bias in self._transposed[:-1]:
-            x = x @ weight
+            x = np.dot(x, weight)  # for a few rows faster than the operator
             x += bias
             np.tanh(x, out=x) if self.activation == "tanh" else np.maximum(x, 0.0, out=x)
         weight, bias = self._transposed[-1]
-        return np.asarray(x @ weight + bias)
+        x = np.dot(x, weight)
+        x += bias
+        return x
 
     def act(self, observations: Any, rng: np.random.Generator | None = None, deterministic: bool | None = None) -> Any:
         """Actions for one observation or a batch of them: drawn with `rng`, or the most likely ones without.

@@ -95,6 +95,12 @@ class Rollout:
         chosen = np.arange(n) % 2 == 0 if n > 1 else np.arange(steps)[:, None] < steps / 2
         return np.broadcast_to(chosen, (steps, n))
 
+    def few(self, number: int) -> NDArray[np.intp]:
+        """About so many of the T · n samples: those of all environments at evenly spaced times."""
+        steps, n = self.ended.shape
+        times = np.arange(0, steps, max(1, steps * n // number))
+        return np.asarray((times[:, None] * n + np.arange(n)).ravel())
+
     def advantages(self, values: Array, beyond: Array, gamma: float, smoothing: float) -> Array:
         """Generalised advantages (T, n, m + 1); with `smoothing` 1 they are Monte-Carlo returns minus values.
 
@@ -154,10 +160,10 @@ def collect(
     noise = policy.actions.noise(rng, (steps, n)) * np.float32(not deterministic)
     if isinstance(envs, Scattered):
         pieces = [
-            (seeds[begin:end], noise[:, begin:end], (begin, end), None if start is None else start[begin:end])
+            (seeds[begin:end], noise[:, begin:end], None if start is None else start[begin:end])
             for begin, end in envs.places
         ]
-        parts = envs.call(_roll, (policy, steps, costs, n), pieces)
+        parts = envs.call(_roll, (policy, steps, costs), pieces)
         seen, actions, quantities, ended, terminated, cut = (
             np.concatenate(column, axis=1) for column in zip(*(part[:6] for part in parts), strict=True)
         )
@@ -166,49 +172,48 @@ def collect(
             last[:, begin:end][part[5]] = part[6]
         following, end_points = last[cut], np.concatenate([part[7] for part in parts])
     else:
-        answer = _roll(envs, (policy, steps, costs, n), (seeds, noise, (0, n), start))
+        answer = _roll(envs, (policy, steps, costs), (seeds, noise, start))
         seen, actions, quantities, ended, terminated, cut, following, end_points = answer
     _refuse_nonsense(seen, quantities, following)
     inputs, beyond = policy.inputs(seen), policy.inputs(following)
     return Rollout(seen, inputs, actions, quantities, ended, terminated, beyond, cut, end_points)
 
 
-Piece = tuple[list[int], Any, tuple[int, int], Any]
-"""Seeds and noise of some environments, which of all they are, and observations from which they go on."""
+Piece = tuple[list[int], Any, Any]
+"""Seeds and noise of some environments, and observations from which they go on."""
 
 
-def _roll(envs: Any, shared: tuple[NeuralPolicy, int, int, int], piece: Piece) -> Any:
-    """Roll the policy out in some of n environments: the columns of a rollout that are theirs."""
-    (policy, steps, costs, n), (seeds, noise, (begin, end), start) = shared, piece
-    count, for_env = end - begin, policy.actions.for_env
+def _roll(envs: Any, shared: tuple[NeuralPolicy, int, int], piece: Piece) -> Any:
+    """Roll the policy out in some of the environments: the columns of a rollout that are theirs."""
+    from cmdpkit.learners.neural.acting import Acting
+
+    (policy, steps, costs), (seeds, noise, start) = shared, piece
+    n, act = len(seeds), Acting(policy)
     observations = envs.reset(seed=seeds)[0] if start is None else start
     if observations[0].size != policy.width:
         raise ValueError(f"observations have {observations[0].size} numbers, but the policy expects {policy.width}")
-    seen = np.empty((steps, count, observations[0].size), dtype=np.float32)
-    actions = policy.actions.empty((steps, count))
-    quantities = np.empty((steps, count, costs + 1))
-    ended, terminated, cut = np.zeros((3, steps, count), dtype=np.bool_)
-    # Products round as their shape says: all n rows are multiplied, wherever the environments are.
-    rows = np.zeros((n, seen.shape[2]), dtype=np.float32)
+    seen = np.empty((steps, n, observations[0].size), dtype=np.float32)
+    actions = policy.actions.empty((steps, n))
+    quantities = np.empty((steps, n, costs + 1))
+    terminated, truncated, cut = np.zeros((3, steps, n), dtype=np.bool_)
     tails = []
     for t in range(steps):
-        seen[t] = observations.reshape(count, -1)
-        rows[begin:end] = seen[t]
-        actions[t] = policy.draw(policy.inputs(rows), noise[t], begin)
+        seen[t] = observations.reshape(n, -1)
+        chosen = act(seen[t], noise[t], actions[t])
         try:
-            observations, rewards, terminated[t], truncated, infos = envs.step(for_env(actions[t]))
+            observations, rewards, terminated[t], truncated[t], infos = envs.step(chosen)
         except Exception as error:
             raise RuntimeError(
                 f"the environment failed in step {t} of a rollout: {type(error).__name__}: {error}"
             ) from error
-        quantities[t, :, 0] = -rewards
-        quantities[t, :, 1:] = read_costs(infos, count, costs)
-        ended[t] = terminated[t] | truncated
-        if t == steps - 1 or truncated.any():
-            cut[t] = (truncated | (t == steps - 1)) & ~terminated[t]
-            tails += [infos["final_obs"][i] if truncated[i] else observations[i] for i in np.flatnonzero(cut[t])]
+        quantities[t, :, 0] = rewards
+        quantities[t, :, 1:] = read_costs(infos, n, costs)
+        if t == steps - 1 or "final_obs" in infos:
+            cut[t] = (truncated[t] | (t == steps - 1)) & ~terminated[t]
+            tails += [infos["final_obs"][i] if truncated[t, i] else observations[i] for i in np.flatnonzero(cut[t])]
+    quantities[:, :, 0] *= -1.0
     following = np.array(tails, dtype=np.float32).reshape(-1, seen.shape[2])
-    return seen, actions, quantities, ended, terminated, cut, following, np.array(observations)
+    return seen, actions, quantities, terminated | truncated, terminated, cut, following, np.array(observations)
 
 
 def replay(envs: Any, policy: NeuralPolicy, seeds: list[int], trail: list[Any]) -> Any:

@@ -33,25 +33,40 @@ class PolicyStep(NamedTuple):
         return self.verdict == "accepted"
 
 
-def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, steps: int) -> Tensor:
+SMALL = 0.01
+"""Conjugate gradients end where the residual is this part of the gradient, which itself is less accurate."""
+
+
+def conjugate_gradients(
+    product: Callable[[Tensor], Tensor], b: Tensor, steps: int, start: Tensor | None = None, small: float = 1e-5
+) -> Tensor:
     """x with A x ≈ b, for a symmetric positive definite A given by its products with vectors.
+
+    Args:
+        product: v ↦ A v.
+        b: the right-hand side.
+        steps: maximum number of steps.
+        start: x to begin with; 0 by default.
+        small: stop where |b − A x| ≤ small · |b|.
 
     Example:
         >>> conjugate_gradients(lambda v: torch.tensor([2.0, 4.0]) * v, torch.tensor([2.0, 8.0]), steps=2)
         tensor([1., 2.])
     """
-    x = torch.zeros_like(b)
-    residual, direction = b.clone(), b.clone()
-    squared = residual @ residual
+    x = torch.zeros_like(b) if start is None else start.clone()
+    residual = b.clone() if start is None else b - product(x)
+    direction = residual.clone()
+    squared, enough = float(residual @ residual), small**2 * float(b @ b)
     for _ in range(steps):
-        if squared <= 1e-10 * (b @ b):
+        if squared <= enough:
             break
         image = product(direction)
-        length = squared / (direction @ image)
-        x += length * direction
-        residual -= length * image
-        before, squared = squared, residual @ residual
-        direction = residual + (squared / before) * direction
+        curvature = float(direction @ image)
+        length = squared / curvature if curvature else math.inf
+        x.add_(direction, alpha=length)
+        residual.sub_(image, alpha=length)
+        before, squared = squared, float(residual @ residual)
+        direction.mul_(squared / before).add_(residual)
     return x
 
 
@@ -65,6 +80,7 @@ def trust_region_step(
     cg_steps: int = 10,
     trials: int = 10,
     length: float | None = None,
+    start: Tensor | None = None,
 ) -> PolicyStep:
     """Step from θ along the natural gradient, within the trust region and checked on the samples.
 
@@ -78,6 +94,7 @@ def trust_region_step(
         cg_steps: number of conjugate-gradient steps.
         trials: maximum number of line-search trials.
         length: the step is length · F⁻¹ g, if that lies within the trust region; None goes to the boundary.
+        start: what is known of F⁻¹ g.
     """
     if length == 0.0:
         return PolicyStep(theta, 0.0, 0.0, 0, "accepted")
@@ -85,7 +102,7 @@ def trust_region_step(
         return PolicyStep(theta, 0.0, 0.0, 0, "not finite")
     if not gradient.any():
         return PolicyStep(theta, 0.0, 0.0, 0, "no gradient")
-    x = conjugate_gradients(lambda v: fisher(v).add_(v, alpha=damping), gradient, cg_steps)
+    x = conjugate_gradients(lambda v: fisher(v).add_(v, alpha=damping), gradient, cg_steps, start, SMALL)
     # s = √(2δ / xᵀFx) x
     curvature = float(x @ (fisher(x) + damping * x))
     if not math.isfinite(curvature) or curvature <= 0.0:

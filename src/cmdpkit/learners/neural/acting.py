@@ -1,0 +1,102 @@
+"""Acting in rollouts, compiled: a dozen calls of NumPy between two steps take longer than the network itself.
+
+Imported only for rollouts; the compiled code is cached. Rows do not depend on each other, and so an action does not
+depend on how the environments are divided among processes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from cmdpkit.learners.neural.policy import CLIP, Floats, NeuralPolicy
+
+ZERO = np.float32(0.0)
+
+
+class Acting:
+    """A policy as it acts in rollouts: drawn actions of a few observations at a time."""
+
+    def __init__(self, policy: NeuralPolicy) -> None:
+        self.actions = policy.actions
+        self._sizes = np.array([policy.width, *(len(bias) for _, bias in policy.layers)])
+        self._relu = policy.activation == "relu"
+        width, outputs = policy.width, int(self._sizes[-1])
+        normalised = policy.shift is not None and policy.scale is not None
+        scaling = (policy.shift, policy.scale, [CLIP]) if normalised else (np.zeros(width), np.ones(width), [np.inf])
+        # argmax_a (y_a + Gumbel noise) is a draw from the softmax of y
+        std = np.ones(outputs) if policy.log_std is None else np.exp(policy.log_std)
+        layers = [part.ravel() for weight, bias in policy.layers for part in (weight.T, bias)]
+        self._numbers = np.concatenate([*scaling, std, *layers]).astype(np.float32)
+        self._bounds = self.actions.bounds()
+        self._kind = np.float32 if self.actions.discrete else self.actions.low.dtype
+
+    def __call__(self, observations: Floats, noise: Floats, actions: Any) -> Any:
+        """Draw an action for every row: written to `actions` for the learner, returned as the environment takes it."""
+        discrete = self.actions.discrete
+        drawn = np.empty(noise.shape, dtype=np.float32) if discrete else actions
+        chosen = np.empty((len(noise), self._bounds.shape[1]), dtype=self._kind)
+        _draw(observations, noise, self._numbers, self._sizes, self._relu, self._bounds, drawn, chosen)
+        if not discrete:
+            return chosen
+        actions[...] = self.actions.best(drawn)
+        return self.actions.for_env(actions)
+
+
+@njit(cache=True, error_model="numpy")
+def _draw(observations, noise, numbers, sizes, relu, bounds, drawn, chosen):  # pragma: no cover - compiled
+    """y + σ · noise for every row, where y is the output of the network as `NeuralPolicy.outputs` computes it.
+
+    Args:
+        observations: (n, width).
+        noise: (n, outputs).
+        numbers: shift and scale of the observations, where they are clipped, σ, and the layers.
+        sizes: of the layers.
+        relu: whether that is the activation; otherwise tanh.
+        bounds: (4, outputs): low, high, centre and half the width of the actions; (4, 0) where they are discrete.
+        drawn: (n, outputs), written.
+        chosen: (n, outputs), written: the same for the environment.
+    """
+    widest = 0
+    for size in sizes:
+        widest = max(widest, size)
+    x, z = np.empty(widest, dtype=np.float32), np.empty(widest, dtype=np.float32)
+    width, outputs = sizes[0], sizes[-1]
+    clip, std = numbers[2 * width], numbers[2 * width + 1 : 2 * width + 1 + outputs]
+    for row in range(observations.shape[0]):
+        for k in range(width):
+            x[k] = (observations[row, k] - numbers[k]) / numbers[width + k]
+            if x[k] > clip:
+                x[k] = clip
+            elif x[k] < -clip:
+                x[k] = -clip
+        begin = 2 * width + 1 + outputs
+        for layer in range(1, sizes.size):
+            a, b = sizes[layer - 1], sizes[layer]
+            for j in range(b):
+                z[j] = numbers[begin + a * b + j]
+            for k in range(a):
+                value, weights = x[k], numbers[begin + k * b : begin + k * b + b]
+                if value != ZERO:  # half of the outputs of a ReLU are 0
+                    for j in range(b):
+                        z[j] += value * weights[j]
+            begin += a * b + b
+            if layer < sizes.size - 1:
+                for j in range(b):
+                    if not relu:
+                        x[j] = np.tanh(z[j])
+                    elif z[j] < ZERO:
+                        x[j] = ZERO
+                    else:
+                        x[j] = z[j]
+        for j in range(outputs):
+            drawn[row, j] = z[j] + std[j] * noise[row, j]
+        for j in range(bounds.shape[1]):
+            action = bounds[2, j] + bounds[3, j] * drawn[row, j]
+            if action > bounds[1, j]:
+                action = bounds[1, j]
+            elif action < bounds[0, j]:
+                action = bounds[0, j]
+            chosen[row, j] = action
