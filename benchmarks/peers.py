@@ -102,7 +102,7 @@ def return_free_memory() -> None:
 def own_bytes(cmdp: ck.CMDP) -> int:
     matrix, tables = cmdp.transitions, [cmdp.objective, *(np.asarray(c.values) for c in cmdp.constraints)]
     arrays = [matrix.data, matrix.indices, matrix.indptr] if sp.issparse(matrix) else [np.asarray(matrix)]
-    return sum(part.nbytes for part in (*arrays, cmdp.costs, *tables))
+    return sum(part.nbytes for part in (*arrays, *tables))  # what the user gave
 
 
 def resident(field: str) -> float:

@@ -13,10 +13,14 @@ from cmdpkit.evaluation.bounds import bound_from_backup
 from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.balance import Balance
 from cmdpkit.exact.columns import ColumnSearch
+from cmdpkit.exact.local import as_blend
 from cmdpkit.exact.mdp import Stop, minimise, never
 from cmdpkit.exact.pivots import Vertex, is_pivotable, optimal_vertex
-from cmdpkit.model import CMDP, check_model
-from cmdpkit.policy import as_any_policy, lowered_policy
+from cmdpkit.model import CMDP, StagedTransitions, check_model
+from cmdpkit.policy import MixturePolicy, TabularPolicy, as_any_policy, lowered_policy
+
+PARTS = 20
+"""A policy that randomises in more states than this is not the best one, or not at a vertex."""
 
 EXACT = 1e-10
 """Multipliers are the best if their bound is so close to the optimum, relative to it."""
@@ -56,7 +60,7 @@ def certify(cmdp: CMDP, policy: Any, multipliers: Any = None) -> Certificate:
         best, bound = vertex_proof(cmdp, vertex)
         if best.optimal(EXACT):
             return certificate_of(cmdp, policy, cmdp.row_prices(best.multipliers), bound)
-    search = best_bound(cmdp)
+    search = best_bound(cmdp, policy=policy)
     if search.farkas is not None:
         return refutation(cmdp, policy, search.farkas, search.farkas_margin)
     return certificate_of(cmdp, policy, search.multipliers, search.bound)
@@ -81,10 +85,24 @@ def _in_even_units(cmdp: CMDP, policy: Any) -> Certificate:
     return certificate_of(cmdp, policy, *balance.dual(search.multipliers, search.bound))
 
 
-def best_bound(cmdp: CMDP, accuracy: float = EXACT, stop: Stop = never) -> ColumnSearch:
-    """Solve the dual problem: multipliers with the largest G(λ), or a Farkas proof."""
-    search = ColumnSearch(cmdp, stop=stop)
-    for _ in search.steps():
-        if search.upper - search.bound <= accuracy * max(1.0, abs(search.bound)) or stop():
+def best_bound(
+    cmdp: CMDP, accuracy: float = EXACT, stop: Stop = never, policy: TabularPolicy | MixturePolicy | None = None
+) -> ColumnSearch:
+    """Solve the dual problem: multipliers with the largest G(λ), or a Farkas proof.
+
+    If `policy` randomises in few states, as the best one does, the search begins there: where it is the best, the
+    multipliers that support it are found without any question.
+    """
+    search, start = ColumnSearch(cmdp, stop=stop), None
+    plain = cmdp.criterion == "discounted" and not isinstance(cmdp.transitions, StagedTransitions)
+    if plain and cmdp.num_rows and isinstance(policy, TabularPolicy):
+        blend = as_blend(cmdp.pairs, policy.pi, PARTS)
+        start = None if blend is None else search.begin_at(blend)
+    for _ in search.steps(start):
+        upper = search.upper
+        if start is not None:
+            # No bound exceeds V_0 + λ · V of a policy: where it misses limits by rounding, that is an upper end as well
+            upper = min(upper, search.values[0][0] + 2.0 * search.multipliers @ np.maximum(search.values[0][1:], 0.0))
+        if upper - search.bound <= accuracy * max(1.0, abs(search.bound)) or stop():
             break
     return search

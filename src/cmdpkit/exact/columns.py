@@ -101,6 +101,9 @@ PROGRESS = 0.7
 """A Newton step that leaves more than this part of the distance between the bounds is no progress."""
 
 
+SHARPEST, PRICE_CAPS = 1e-9, 8
+"""How exactly the local problem of a policy is solved that may be the best one, and how often its cap is raised."""
+
 STEEP = 10.0
 """While no policy meets the only limit, its price is this, in units of span(c_0)/span(c_1)."""
 
@@ -270,6 +273,18 @@ class ColumnSearch:
         cmdp, (system, costs) = self.cmdp, self._system(self.probabilities(column))
         values = system.state_values(costs, accuracy=self._oracle.accuracy)
         return self.add(column, cmdp.initial @ values - np.append(0.0, cmdp.offsets))
+
+    def begin_at(self, blend: Blend) -> Array:
+        """Take a policy as the first column and viewpoint; returns the multipliers that are best near it."""
+        self._view = view = self._evaluate(blend)
+        self._price()
+        local, cuts = LocalDual(self.cmdp, view, self.scales), np.array(self.values) / self.scales
+        value, prices = float(cuts[0, 0]), np.zeros(self.cmdp.num_rows)
+        for cap in 8.0 ** np.arange(PRICE_CAPS):
+            prices = outlook(local, cuts, prices, value - SHARPEST, value, float(cap), 0.0).prices
+            if prices.max() < 0.5 * cap:
+                break
+        return prices * self.units
 
     # -- the search ---------------------------------------------------------------------------------------------
 

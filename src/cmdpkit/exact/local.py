@@ -50,6 +50,26 @@ class Blend(NamedTuple):
         return pairs.like(flat)
 
 
+def as_blend(pairs: Pairs, pi: PairTable, most: int) -> Blend | None:
+    """A policy as a blend of at most so many choices, one for every part of [0, 1] that a draw may hit; else None."""
+    flat, heads = pi.ravel(), pairs.heads
+    choice = pairs.argmin(-pi).astype(np.min_scalar_type(pairs.actions))
+    mixed = np.flatnonzero(flat[pairs.rows(choice)] < 1.0)
+    if mixed.size > most:
+        return None
+    sums = {int(s): np.cumsum(flat[heads[s] : heads[s + 1]]) for s in mixed}
+    ends = np.unique(np.concatenate([[0.0, 1.0], *(part[(part > 0.0) & (part < 1.0)] for part in sums.values())]))
+    if ends.size > most + 1:
+        return None
+    choices = []
+    for middle in 0.5 * (ends[1:] + ends[:-1]):
+        chosen = choice.copy()
+        for s, part in sums.items():
+            chosen[s] = min(int(np.searchsorted(part, middle)), part.size - 1)
+        choices.append(chosen)
+    return Blend(choices, np.diff(ends))
+
+
 class Viewpoint(NamedTuple):
     """A policy that has been evaluated: the centre of a local model."""
 

@@ -1,0 +1,109 @@
+"""What is done differently on large models, against the plain way: chains, the uniform policy, blends, tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import cmdpkit as ck
+from cmdpkit.evaluation import backup
+from cmdpkit.evaluation.chain import mixed_chain
+from cmdpkit.evaluation.gains import policy_system, uniform_system
+from cmdpkit.evaluation.system import Plan, UniformSystem
+from cmdpkit.exact.local import as_blend
+from cmdpkit.learners.exact import ExactLearner
+
+
+@pytest.fixture(scope="module")
+def large() -> ck.CMDP:
+    """Just large enough for the compiled kernels."""
+    cmdp = ck.problems.garnet(6_000, actions=4, successors=5, constraints=2, gamma=0.95, seed=7)
+    assert backup.is_compiled(cmdp.transitions)
+    return cmdp
+
+
+def some_policy(cmdp: ck.CMDP) -> np.ndarray:
+    """One action for certain in a third of the states, two in a third, all in the others."""
+    pi = np.random.default_rng(0).random(cmdp.pairs.shape)
+    pi[::3, 1:] = 0.0
+    pi[1::3, 2:] = 0.0
+    return pi / pi.sum(axis=1, keepdims=True)
+
+
+def test_compiled_chains_are_the_sums_over_actions(large):
+    pi = some_policy(large)
+    chain, values = mixed_chain(large, pi), np.random.default_rng(1).random(large.states)
+    assert chain.nnz == 5 * np.count_nonzero(pi)  # rows that are not played are left out
+    expected = (pi * (large.transitions @ values).reshape(pi.shape)).sum(axis=1)
+    np.testing.assert_allclose(chain @ values, expected, rtol=1e-13)
+
+
+def test_the_uniform_policy_is_swept_over_the_model(large):
+    cost = large.pairs.mean(large.costs[1])
+    system = uniform_system(large, Plan())
+    assert isinstance(system, UniformSystem)
+    exact = policy_system(large, large.pairs.uniform()).solve(cost)
+    np.testing.assert_allclose(system.solve(cost), exact, rtol=1e-12)
+    assert "chain" not in system.__dict__  # it was not needed
+    plan = Plan()
+    np.testing.assert_allclose(uniform_system(large, plan).rough(cost), exact, rtol=1e-3)
+    assert plan.method == "sweeps"
+
+
+def test_means_over_own_actions():
+    mask = np.array([[True, False], [True, True]])
+    cmdp = ck.CMDP(np.full((2, 2, 2), 0.5), cost=[[1.0, 9.0], [2.0, 4.0]], gamma=0.5, available=mask)
+    np.testing.assert_array_equal(cmdp.pairs.mean(cmdp.costs[0]), [1.0, 3.0])
+
+
+def test_tables_of_the_user_are_kept_once():
+    P, cost, used = np.ones((1, 2, 1)), np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]])
+    limits = [ck.AtMost(used, 5.0, "used"), ck.AtLeast(used, 1.0, "least")]
+    cmdp = ck.CMDP(P, cost=cost, constraints=limits, gamma=0.5)
+    assert np.shares_memory(cmdp.objective, cmdp.costs)
+    assert np.shares_memory(cmdp.constraints[0].values, cmdp.costs)
+    for limit in cmdp.constraints:
+        np.testing.assert_array_equal(limit.values, used)
+    assert not np.shares_memory(cmdp.costs, cost)
+    reward = ck.CMDP(P, reward=cost, gamma=0.5)
+    np.testing.assert_array_equal(reward.objective, cost)
+    np.testing.assert_array_equal(reward.costs, -cost)
+
+
+def test_a_policy_as_a_blend_has_its_probabilities():
+    cmdp = ck.problems.garnet(30, actions=4, seed=3)
+    pi = np.eye(4)[np.arange(30) % 4]
+    pi[5], pi[7] = [0.25, 0.0, 0.5, 0.25], [0.0, 0.9, 0.1, 0.0]
+    blend = as_blend(cmdp.pairs, pi, 20)
+    np.testing.assert_allclose(blend.probabilities(cmdp.pairs), pi, atol=1e-15)
+    assert as_blend(cmdp.pairs, cmdp.pairs.uniform(), 20) is None
+
+
+@pytest.mark.parametrize("states", [50, 400])
+def test_certify_finds_the_bound_from_any_policy(states):
+    """By pivots, from the best policy, and from a bad one: the same bound, which is the optimum of the LP."""
+    cmdp = ck.problems.garnet(states, actions=3, constraints=2, seed=5)
+    best, lp = ck.solve(cmdp), ck.solve(cmdp, "lp")
+    for policy in (best.policy, cmdp.pairs.uniform(), np.eye(3)[np.zeros(states, dtype=int)]):
+        certificate = ck.certify(cmdp, policy)
+        assert certificate.bound == pytest.approx(lp.objective, rel=1e-8)
+        assert certificate.bound >= lp.objective - 1e-9 * abs(lp.objective)  # a reward: no policy does better
+
+
+def test_what_a_learner_gives_up_is_made_again(large):
+    learner = ExactLearner(large, ck.TabularPolicy.over(large.pairs, some_policy(large)), floor=-700.0)
+    view = learner.look()
+    before = view.greedy_gain(np.ones(2))
+    learner.release()
+    assert "_advantages" not in view.__dict__
+    assert view.greedy_gain(np.ones(2)) == before
+
+
+def test_large_models_are_proved_to_the_tolerance(large):
+    for method in ("auto", "pmd-pd"):
+        result = ck.solve(large, method, tol=1e-4)
+        exact = ck.certify(large, result.policy, result.multipliers)
+        assert result.certificate.optimal(1e-4)
+        assert result.certificate.accuracy <= 1e-6
+        assert exact.accuracy <= 1e-11
+        assert abs(exact.objective - result.objective) <= result.certificate.accuracy * max(1.0, abs(exact.objective))
