@@ -115,7 +115,10 @@ class Band:
         columns /= np.append(scales[objective], scales[1:])
         allowed = 0.5 * self.tol * self.cmdp.fine_scales[1:] / scales[1:]
         allowed[self.axes] = -INSIDE
+        least = columns[:, 1:].min(axis=0)
         for relaxation in (np.full(offsets.size, -INSIDE), allowed):
+            if (least > relaxation + 0.5 * INSIDE).any():
+                continue
             mixture = self._best(columns, relaxation, (objective, offsets.tobytes(), relaxation.tobytes()))
             if not offsets.size or (columns[:, 1:].T @ mixture.weights - relaxation).max() <= 0.5 * INSIDE:
                 value = float(mixture.weights @ table[:, objective])

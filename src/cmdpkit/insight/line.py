@@ -183,7 +183,9 @@ class Line:
         upper = np.array([u.value for u in uppers])
         lower, prices = np.zeros(0), np.zeros(0)
         if uppers:
-            lower, prices = (np.array(part) for part in zip(*map(self._lower, self.positions), strict=True))
+            lines = self._lines()
+            found = [self._lower(x, *lines) for x in self.positions]
+            lower, prices = (np.array(part) for part in zip(*found, strict=True))
         refuted = [band.refutation(self.offsets(x)) for x in self.positions]
         impossible = np.array([margin > 0.0 for margin, _ in refuted], dtype=bool) & ~np.isfinite(upper)
         lower = np.where(impossible, np.inf, lower)
@@ -215,10 +217,9 @@ class Line:
             band=band,
         )
 
-    def _lower(self, x: float) -> tuple[float, float]:
-        """The bound at x and the price for a looser limit, the smallest of those that prove it."""
+    def _lower(self, x: float, values: Array, prices: Array) -> tuple[float, float]:
+        """The bound at x and the price for a looser limit, the smallest of those of the lines that prove it."""
         bound, multipliers = self.band.lower(self.offsets(x))
-        values, prices = self._lines()
         if not values.size:
             return -np.inf, float(multipliers[self.axis])
         at_x = values - prices * x
