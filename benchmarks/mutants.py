@@ -639,7 +639,7 @@ MUTANTS: list[Mutant] = [
     *of(
         "evaluation/chain.py",
         "evaluation",
-        ("np.repeat(weights[taken],", "np.repeat(weights[taken] > 0.0,", "sparse chains forget π"),
+        ("(weights[taken], taken, first)", "(np.sign(weights[taken]), taken, first)", "sparse chains forget π"),
     ),
     *of(
         "evaluation/evaluate.py",

@@ -27,7 +27,7 @@ def some_policy(cmdp: ck.CMDP) -> np.ndarray:
     pi = np.random.default_rng(0).random(cmdp.pairs.shape)
     pi[::3, 1:] = 0.0
     pi[1::3, 2:] = 0.0
-    return pi / pi.sum(axis=1, keepdims=True)
+    return np.asarray(pi / pi.sum(axis=1, keepdims=True))
 
 
 def test_compiled_chains_are_the_sums_over_actions(large):

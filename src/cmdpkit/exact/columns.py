@@ -284,7 +284,7 @@ class ColumnSearch:
             prices = outlook(local, cuts, prices, value - SHARPEST, value, float(cap), 0.0).prices
             if prices.max() < 0.5 * cap:
                 break
-        return prices * self.units
+        return np.asarray(prices * self.units)
 
     # -- the search ---------------------------------------------------------------------------------------------
 
