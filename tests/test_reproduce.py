@@ -143,6 +143,8 @@ def test_speed_limits_are_judged_by_reward_cost_and_collapses():
 def test_methods_are_chosen_for_the_robots_only(tmp_path):
     with pytest.raises(ValueError, match="unknown method 'opg-pd'; choose from pmd-pd"):
         reproduce(["velocity"], tmp_path, 1, True, plain, methods=["opg-pd"])
+    with pytest.raises(ValueError, match="unknown robot 'Dog'; choose from HalfCheetah, Hopper"):
+        reproduce(["velocity"], tmp_path, 1, True, plain, robots=["Dog"])
     with pytest.raises(ValueError, match="for velocity only"):
         reproduce(["fig1"], tmp_path, 1, True, plain, methods=["cpo"])
 
@@ -153,6 +155,16 @@ def test_robots_are_run_with_several_methods(tmp_path, monkeypatch):
     sections = reproduce(["velocity"], tmp_path, 1, True, plain, methods=["cpo", "pmd-pd"])
     assert [claim.statement.split(":")[1].split()[0] for claim in sections[0].claims] == ["cpo", "pmd-pd"] * 2
     assert "101 ± 1/10.0" in sections[0].claims[0].measured
+    before = read_csv(tmp_path / "velocity.csv")
+    again = lambda case, seed, *_: _made_up(case, seed + 10)  # noqa: E731
+    monkeypatch.setattr(velocity, "run_once", again)
+    sections = reproduce(["velocity"], tmp_path, 1, True, plain, robots=["Hopper"])
+    assert [claim.statement.split(",")[0] for claim in sections[0].claims] == ["Hopper", "Swimmer", "Swimmer"]
+    assert "121 ± 1/10.0" in sections[0].claims[0].measured
+    assert "101 ± 1/10.0" in sections[0].claims[1].measured
+    after = read_csv(tmp_path / "velocity.csv")
+    assert (after["Swimmer cpo reward mean"] == before["Swimmer cpo reward mean"]).all()
+    assert "Hopper cpo reward mean" not in after
 
 
 def test_acrobot_is_compared_with_the_figures_of_the_paper(tmp_path, monkeypatch):

@@ -27,6 +27,7 @@ from cmdpkit.cli.common import CLUSTER, FORMAT, listing, show
 @click.option("--quick", is_flag=True, help="Run for a minute, only to check that everything works.")
 @click.option("--redraw", is_flag=True, help="Run nothing: draw the figures again from the data in the folder.")
 @click.option("--method", "methods", multiple=True, help="velocity: a method, or several.  [default: pmd-pd]")
+@click.option("--robot", "robots", multiple=True, help="velocity: a robot, or several.  [default: all six]")
 @CLUSTER
 @FORMAT
 def reproduce(
@@ -36,6 +37,7 @@ def reproduce(
     quick: bool,
     redraw: bool,
     methods: tuple[str, ...],
+    robots: tuple[str, ...],
     cluster: str | None,
     formats: str | None,
 ) -> None:
@@ -56,6 +58,6 @@ def reproduce(
         )
         return
     with tracker() as track:
-        sections = run(names, Path(out), seeds, quick, track, parsed_formats(formats), redraw, cluster, methods)
+        sections = run(names, Path(out), seeds, quick, track, parsed_formats(formats), redraw, cluster, methods, robots)
     show(table(sections))
     click.echo(f"data and figures are in {out}, the page with all verdicts is {page_of(Path(out))}")

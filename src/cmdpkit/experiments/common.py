@@ -51,7 +51,7 @@ class Section:
 class Settings(NamedTuple):
     """Output folder, number of random instances, whether to run only a quick check, and other formats of figures.
 
-    `methods` are those of the experiment velocity.
+    `methods` and `robots` are those of the experiment velocity; no robots means all.
     """
 
     folder: Path
@@ -60,6 +60,7 @@ class Settings(NamedTuple):
     track: Track = plain
     formats: tuple[str, ...] = ()
     methods: tuple[str, ...] = ("pmd-pd",)
+    robots: tuple[str, ...] = ()
 
     def save(self, drawing: Any, name: str) -> None:
         """Write a figure as PNG, for the page, and in the other formats."""

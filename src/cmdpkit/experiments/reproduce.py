@@ -64,12 +64,14 @@ def reproduce(
     redraw: bool = False,
     cluster: str | None = None,
     methods: Sequence[str] = (),
+    robots: Sequence[str] = (),
 ) -> list[Section]:
     """Run the experiments; write data and figures to `folder`, and a page with the verdicts to `folder`.md.
 
     With `redraw` nothing is run: figures and page are made from the data in `folder`. `formats` are those of the
     figures besides PNG. With `cluster` experiments are run side by side on its workers, and the runs of Figure 4 too;
-    every node must see `folder` under the same name. `methods` are those of velocity, "pmd-pd" by default.
+    every node must see `folder` under the same name. `methods` are those of velocity, "pmd-pd" by default, and `robots`
+    its robots, all by default: what is known of the others is kept.
     """
     unknown = [name for name in names if name not in (*EXPERIMENTS, "all")]
     if unknown:
@@ -89,10 +91,14 @@ def reproduce(
     foreign = [name for name in methods if name not in methods_of("neural")]
     if foreign:
         raise ValueError(f"unknown method {foreign[0]!r}; choose from {', '.join(methods_of('neural'))}")
-    if methods and "velocity" not in chosen:
-        raise ValueError("methods can be chosen for velocity only")
+    strange = [name for name in robots if name not in velocity.SPEEDS]
+    if strange:
+        raise ValueError(f"unknown robot {strange[0]!r}; choose from {', '.join(velocity.SPEEDS)}")
+    if (methods or robots) and "velocity" not in chosen:
+        raise ValueError("methods and robots can be chosen for velocity only")
     folder.mkdir(parents=True, exist_ok=True)
     settings = Settings(folder, seeds, quick, track, formats, tuple(dict.fromkeys(methods)) or ("pmd-pd",))
+    settings = settings._replace(robots=tuple(dict.fromkeys(robots)))
     if not redraw:
         with using(cluster):
             _run(chosen, settings)

@@ -35,7 +35,7 @@ PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
 ITERATIONS, SEEDS = 250, 5  # of 4,000 steps each
 LAST = 20
 RUNS = Path("out/velocity")
-DATA = "velocity.csv"
+DATA, SEEDS_DATA = "velocity.csv", "velocity_seeds.csv"
 SLOW = True
 
 
@@ -69,10 +69,15 @@ def run_once(
 def run(settings: Settings) -> None:
     if find_spec("mujoco") is None:
         raise ValueError("the robots need MuJoCo: pip install 'cmdpkit[mujoco]'")
-    robots, seeds, iterations, folder = tuple(SPEEDS), min(SEEDS, settings.seeds), ITERATIONS, RUNS
+    robots, seeds, iterations, folder = settings.robots or tuple(SPEEDS), min(SEEDS, settings.seeds), ITERATIONS, RUNS
     small: dict[str, Any] = {}
     if settings.quick:
-        robots, seeds, iterations, folder = ("Hopper", "Swimmer"), 2, 2, settings.folder / "velocity-runs"
+        robots, seeds, iterations, folder = (
+            settings.robots or ("Hopper", "Swimmer"),
+            2,
+            2,
+            settings.folder / "velocity-runs",
+        )
         small = {"steps": 50, "num_envs": 2, "hidden": [8]}
     cases = [(robot, method) for robot in robots for method in settings.methods]
     jobs = [(case, seed, iterations, _place(folder, *case, seed), small) for case in cases for seed in range(seeds)]
@@ -89,8 +94,23 @@ def run(settings: Settings) -> None:
         for j, quantity in enumerate(("reward", "cost")):
             columns[f"{robot} {method} {quantity} mean"] = tables[:, :, j].mean(axis=0).round(3)
             columns[f"{robot} {method} {quantity} std"] = tables[:, :, j].std(axis=0).round(3)
+    if settings.robots:
+        _keep_others(settings, columns, rows)
     write_csv(settings.folder / DATA, columns)
-    write_csv(settings.folder / "velocity_seeds.csv", rows)
+    write_csv(settings.folder / SEEDS_DATA, rows)
+
+
+def _keep_others(settings: Settings, columns: dict[str, Any], rows: dict[str, list[Any]]) -> None:
+    """Add what the folder has of robots that were not asked for."""
+    if not (settings.folder / DATA).exists():
+        return
+    kept = read_csv(settings.folder / SEEDS_DATA)
+    for i, robot in enumerate(kept["robot"]):
+        if robot not in settings.robots:
+            append_row(rows, [column[i] for column in kept.values()])
+    for name, column in read_csv(settings.folder / DATA).items():
+        if name != "iteration" and name.split(" ")[0] not in settings.robots:
+            columns[name] = column
 
 
 def _place(folder: Path, robot: str, method: str, seed: int) -> Path:
@@ -134,7 +154,7 @@ def verdict(reward: Array, cost: Array, published: dict[str, tuple[float, float]
 
 
 def section(settings: Settings) -> Section:
-    runs = read_csv(settings.folder / "velocity_seeds.csv")
+    runs = read_csv(settings.folder / SEEDS_DATA)
     claims = []
     for robot, method in dict.fromkeys(zip(runs["robot"], runs["method"], strict=True)):
         mine = (runs["robot"] == robot) & (runs["method"] == method)
