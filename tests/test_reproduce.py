@@ -165,6 +165,7 @@ def test_robots_are_run_with_several_methods(tmp_path, monkeypatch):
     after = read_csv(tmp_path / "velocity.csv")
     assert (after["Swimmer cpo reward mean"] == before["Swimmer cpo reward mean"]).all()
     assert "Hopper cpo reward mean" not in after
+    assert sections[0].commands == ("velocity --seeds 2 --robot Hopper --robot Swimmer --method pmd-pd --method cpo",)
 
 
 def test_acrobot_is_compared_with_the_figures_of_the_paper(tmp_path, monkeypatch):

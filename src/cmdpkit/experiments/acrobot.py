@@ -103,7 +103,8 @@ def section(settings: Settings) -> Section:
         ),
     ]
     figures = [("acrobot.png", "Mean and one deviation over the seeds; dashed: the limits.")]
-    return Section("Acrobot with the defaults of `train` (not in the paper)", claims, figures)
+    commands = (f"acrobot --seeds {len(ends['the defaults']['seed'])}",)
+    return Section("Acrobot with the defaults of `train` (not in the paper)", claims, figures, commands=commands)
 
 
 def _compared(rewards: list[Array]) -> str:

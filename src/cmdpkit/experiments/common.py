@@ -46,6 +46,7 @@ class Section:
     claims: list[Claim]
     figures: list[tuple[str, str]]  # file, caption
     remarks: str = ""
+    commands: tuple[str, ...] = ()  # that its data come from, if not the experiment's name and the number of seeds
 
 
 class Settings(NamedTuple):

@@ -158,7 +158,8 @@ def _page(names: list[str], sections: list[Section], settings: Settings) -> Iter
         "limit minus utility, so that a negative violation is inside the limit. CRPO has the tolerance 0."
     )
     for name, section in zip(names, sections, strict=True):
-        yield from ("", f"## {section.title}", "", f"`cmdpkit reproduce {name}{flags}`", "")
+        commands = section.commands if section.commands and not settings.quick else (f"{name}{flags}",)
+        yield from ("", f"## {section.title}", "", ", ".join(f"`cmdpkit reproduce {one}`" for one in commands), "")
         yield from ("| claim | measured | verdict |", "|---|---|---|")
         for claim in section.claims:
             statement, measured, verdict = (text.replace("|", "\\|") for text in claim)

@@ -176,4 +176,15 @@ def section(settings: Settings) -> Section:
         "episodes of 1,000 steps. Published figures are read from the curves of OmniSafe's on-policy benchmark at 10⁶ "
         "steps, about ± 50."
     )
-    return Section("Robots with a speed limit", claims, figures, remarks)
+    return Section("Robots with a speed limit", claims, figures, remarks, _commands(runs))
+
+
+def _commands(runs: dict[str, Array]) -> tuple[str, ...]:
+    """One command for all robots with the same number of seeds."""
+    groups: dict[int, list[str]] = {}
+    for robot in dict.fromkeys(runs["robot"]):
+        groups.setdefault(len(set(runs["seed"][runs["robot"] == robot])), []).append(f" --robot {robot}")
+    methods = "".join(
+        f" --method {name}" for name in dict.fromkeys(runs["method"]) if set(runs["method"]) != {"pmd-pd"}
+    )
+    return tuple(f"velocity --seeds {seeds}{''.join(robots)}{methods}" for seeds, robots in groups.items())
