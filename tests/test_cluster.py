@@ -233,7 +233,7 @@ def sleep(kept, shared, block):
 # -- the same numbers --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("estimator", ["truncated", "geometric", "pooled"])
+@pytest.mark.parametrize("estimator", [pytest.param("truncated", marks=pytest.mark.slow), "geometric", "pooled"])
 def test_learning_from_a_users_simulator(estimator, workers):
     sampling = ck.Sampling(rollouts=40, estimator=estimator, certificate_rollouts=2_000)
     here, there = (ck.solve(shop(), max_iterations=3, sampling=sampling, seed=5, cluster=c) for c in (None, "local"))

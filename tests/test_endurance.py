@@ -29,7 +29,9 @@ def findings(lines):
     return [line for line in lines if line.startswith("finding")]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind in ("model", "result") else kind for kind in KINDS]
+)
 def test_files_cut_at_every_byte_are_refused(kind, specimens):
     lines = list(endurance.damage(specimens[kind], random.Random(1), flips=100))
     assert not findings(lines)
@@ -62,6 +64,7 @@ def test_damage_that_is_not_noticed_is_a_finding(tmp_path):
     assert "does not name the file" in endurance.Specimen("text", path, silent).verdict(b"ab")
 
 
+@pytest.mark.slow
 def test_killed_runs_end_as_if_they_had_been_left_alone(monkeypatch):
     """Of the command line on a known model; tests/test_sampling.py and tests/test_training.py kill the others."""
     monkeypatch.setitem(endurance.RUNS, "exact", endurance.RUNS["exact"][-1:])

@@ -269,7 +269,10 @@ def launch(path, estimator, wait):
     return subprocess.Popen([sys.executable, "-c", RUN, str(path), estimator, str(wait)], stdout=subprocess.PIPE)
 
 
-@pytest.mark.parametrize("estimator", ["truncated", "geometric", "pooled"])
+@pytest.mark.parametrize(
+    "estimator",
+    [pytest.param("truncated", marks=pytest.mark.slow), pytest.param("geometric", marks=pytest.mark.slow), "pooled"],
+)
 def test_a_killed_run_continues_to_the_same_result(estimator, tmp_path):
     """kill -9 in the middle, twice, at moments that depend on nothing but the clock; then let it finish."""
     reference = tmp_path / "whole"

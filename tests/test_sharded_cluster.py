@@ -74,7 +74,8 @@ def test_two_workers_have_the_result_of_one_process(model, pair, reference):
     same(run(model, pair), reference)
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 4])
 def test_results_do_not_depend_on_the_number_of_workers(cluster, model, reference, workers):
     same(ck.solve(model, tol=TOL, cluster="local", workers=workers), reference)
 

@@ -188,7 +188,7 @@ def rolled(env, policy, gamma, cost, episodes, seed):
     return np.array(totals)
 
 
-@pytest.mark.parametrize("name", ["FrozenLake-v1", "CliffWalking-v1", "Taxi-v4"])
+@pytest.mark.parametrize("name", ["FrozenLake-v1", "CliffWalking-v1", pytest.param("Taxi-v4", marks=pytest.mark.slow)])
 def test_environments_behave_like_their_model(name):
     """A random policy earns in the model what it earns when it is played."""
     env: Any = gymnasium.make(name).unwrapped
