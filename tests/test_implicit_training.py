@@ -128,13 +128,15 @@ def view(values, deviations, metric, response):
 
 
 def test_one_step_by_hand():
-    """σ = (4, ½), H = (1, −½; −½, 1), M = 1: with u = 0 before, far = 10 · ½ · √0.04 = 1, and with V = 2
-    a = 0.2 · 2 = 0.4, slope = 0.4 + ½, hessian = 1 + 2, u = 0.3, λ = 0.3 · 4/½."""
+    """σ = (4, ½), M = 1 and an estimate (1, −½; −½, 1) of H: r = 1, S = ¼ · 2, the scatter is all of its 2.5,
+    so that ω = ½/3 and H_01 = −1/12. With u = 0 before, far = 10 · ½ · √0.04 = 1, and with V = 2
+    a = 0.2 · 2 = 0.4, slope = 0.4 + 1/12 = 29/60, hessian = 1 + 2, u = 29/180, λ = u · 4/½."""
     rule, seen = TrustRegionPMDPD(), view([2.0], [4.0, 0.5], np.eye(2), [[1.0, -0.5], [-0.5, 1.0]])
     weights, state = rule.propose(rule.start(seen), seen)
     assert weights.objective == 1.0
-    np.testing.assert_allclose(weights.constraints, [2.4], rtol=1e-12)
-    np.testing.assert_allclose([state.prices, state.reach, state.multipliers], [[0.3], [1.0], [2.4]], rtol=1e-12)
+    np.testing.assert_allclose(weights.constraints, [58 / 45], rtol=1e-12)
+    found = [state.prices, state.reach, state.multipliers]
+    np.testing.assert_allclose(found, [[29 / 180], [1.0], [58 / 45]], rtol=1e-12)
     # b = (1 − √0.8)² V, with V = −3 and −30 (at most 1/0.2); never below −R
     share = (1.0 - np.sqrt(0.8)) ** 2
     for v, counted in ((-3.0, -3.0), (-30.0, -5.0), (7.0, 5.0)):
@@ -165,6 +167,28 @@ def test_one_wild_iteration_hardly_moves_the_price():
     _, wild = rule.propose(state, replace(usual, found=usual.found._replace(deviations=np.array([200.0, 1.0]))))
     assert state.multipliers[0] == pytest.approx(0.5 * 2.0, rel=1e-3)
     assert wild.multipliers[0] / state.multipliers[0] == pytest.approx(100.0**0.1, rel=1e-3)
+
+
+def test_responses_that_are_noise_leave_the_price_to_the_metric():
+    """Estimates of H scatter by ten times r M, r = 0.1: V = 0 needs u = −M_01/M_11 = ½. Alone they say anything."""
+    rule, rng, metric = TrustRegionPMDPD(), np.random.default_rng(0), np.array([[1.0, -0.5], [-0.5, 1.0]])
+    state = rule.start(view([0.0], [2.0, 1.0], metric, metric))
+    alone, prices = [], []
+    for _ in range(300):
+        noise = rng.normal(size=(2, 2))
+        _, state = rule.propose(state, view([0.0], [2.0, 1.0], metric, 0.1 * metric + 0.5 * (noise + noise.T)))
+        alone.append(max(0.0, -state.response[0, 1] / max(state.response[1, 1], 0.003)))
+        prices.append(state.prices[0])
+    assert np.std(alone[50:]) > 1.0
+    assert np.std(prices[50:]) < 0.25
+    assert np.mean(prices[50:]) == pytest.approx(0.5, abs=0.1)
+
+
+def test_estimates_longer_than_their_gradients_are_cut():
+    """|H_ij| ≤ √(M_ii M_jj) for every estimate: one wild one does not fill the average."""
+    rule, seen = TrustRegionPMDPD(), view([0.0], [2.0, 1.0], np.diag([4.0, 1.0]), [[100.0, -100.0], [-100.0, 100.0]])
+    _, state = rule.propose(rule.start(seen), seen)
+    np.testing.assert_allclose(state.response, [[4.0, -2.0], [-2.0, 1.0]])
 
 
 def test_it_is_the_default_and_a_dual_step_asks_for_algorithm_1():

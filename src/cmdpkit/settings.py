@@ -91,6 +91,9 @@ class NeuralSettings:
     )
     hidden: tuple[int, ...] = option((64, 64), WIDTHS, "Sizes of the hidden layers of policy and critics.")
     activation: str = option("relu", choice("relu", "tanh"), "Activation of the hidden layers.")
+    deviation: float = option(
+        0.6, POSITIVE, "Initial standard deviation of continuous actions, whose bounds are at -1 and 1."
+    )
     surrogate: str = option(
         "trust-region",
         choice("trust-region", "clip", "penalty"),

@@ -19,6 +19,13 @@ The sum b of the violations so far removes what predictions miss:
 
 with which V⁺ = V − a returns to 0 as fast as it can without oscillating: the recursion has the double root √(1 − pull).
 Violations beyond reach do not add up in b: it is at most what a step can do, R_i = length · σ_i √(2 radius/M_ii) H_ii.
+
+Late in training the estimates of H are mostly noise, whose size their scatter shows; M, which is estimated on the same
+samples as the steps, is not. H is therefore a weighted mean of its average and of r M, r = tr H / tr M, with the weight
+
+    ω = S / (S + variance of the average),        S = (¼ r²) Σ M_ij²,
+
+as if H were known to be within about half of r M before anything is estimated.
 """
 
 from __future__ import annotations
@@ -41,6 +48,9 @@ of the reward is ten times its usual size in an iteration in which a robot falls
 SMALLEST = 0.003
 """Eigenvalues of H are at least this, about its error: responses that are not known may exist."""
 
+LEAST = 0.05
+"""The response is taken to be at least this part of the metric, however noisy its estimates are."""
+
 FARTHEST = 2.0
 """A step is asked to remove at most so many times what it can, and to use up at most what it can."""
 
@@ -57,7 +67,8 @@ class State(NamedTuple):
     reach: ConstraintArray  # R
     sizes: CostArray  # log σ
     metric: Array  # M
-    response: Array  # H
+    response: Array  # the average of the estimates of H
+    scatter: float  # Σ_ij of the squared distance of an estimate from it, averaged
     known: CostArray  # how many estimates of each cost these hold
 
 
@@ -72,7 +83,7 @@ class TrustRegionPMDPD:
     def start(self, view: View) -> State:
         m = view.values.size
         zero, table = np.zeros(m), np.zeros((m + 1, m + 1))
-        return State(zero, zero, zero, zero, np.zeros(m + 1), table, table, np.zeros(m + 1))
+        return State(zero, zero, zero, zero, np.zeros(m + 1), table, table, 0.0, np.zeros(m + 1))
 
     def propose(self, state: State, view: View) -> tuple[Weights, State]:
         if not view.values.size:
@@ -80,7 +91,7 @@ class TrustRegionPMDPD:
         step = view.prediction
         state = _learned(state, step)
         known, sizes = state.known > 0.0, np.exp(state.sizes)
-        response, metric = _positive(state.response), _positive(state.metric)
+        response, metric = _positive(_weighed(state)), _positive(state.metric)
         # R_i = length · σ_i √(2 radius/M_ii) H_ii
         far = step.length * sizes[1:] * np.sqrt(2.0 * step.radius)
         reach = far * np.diag(response)[1:] / np.sqrt(np.diag(metric)[1:])
@@ -110,12 +121,27 @@ def _learned(state: State, step: Prediction) -> State:
     known = state.known + varies
     rate = varies * np.maximum(1.0 / np.maximum(known, 1.0), SMOOTHING)
     both = np.outer(varies, varies) * np.maximum.outer(rate, rate)
+    # |g_iᵀF⁻¹g_j| is at most the product of the lengths of g_i and g_j, which the metric knows
+    lengths = np.sqrt(np.maximum(np.diag(step.metric), 0.0))
+    response = np.clip(step.response, -np.outer(lengths, lengths), np.outer(lengths, lengths))
+    away = float(((response - state.response)[np.ix_(varies, varies)] ** 2).sum())
     return state._replace(
         sizes=state.sizes + rate * (np.log(np.where(varies, step.deviations, 1.0)) - state.sizes),
         metric=state.metric + both * (step.metric - state.metric),
-        response=state.response + both * (step.response - state.response),
+        response=state.response + both * (response - state.response),
+        scatter=state.scatter + float(rate.max()) * (away - state.scatter),
         known=known,
     )
+
+
+def _weighed(state: State) -> Array:
+    """H: its average, as far as the estimates agree, and otherwise a part of the metric."""
+    metric = state.metric
+    part = float(np.clip(np.trace(state.response) / max(np.trace(metric), SMALLEST), LEAST, 1.0))
+    # S, and the variance of an average whose newest estimate has this weight
+    surely, rate = 0.25 * part**2 * float((metric**2).sum()), max(1.0 / max(state.known.min(), 1.0), SMOOTHING)
+    weight = surely / max(surely + rate / (2.0 - rate) * state.scatter, 1e-30)
+    return np.asarray(weight * state.response + (1.0 - weight) * part * metric)
 
 
 def _positive(table: Array) -> Array:

@@ -10,6 +10,7 @@ The rules and the loop are those of the tabular learners.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -122,7 +123,8 @@ class NeuralLearner:
         free = 0 if self.actions.discrete else self.actions.outputs
         self.network = Network([width, *settings.hidden, self.actions.outputs], free, settings.activation)
         self.distribution = _distribution(self.actions)
-        self.theta = self.network.initial(rng, last=0.01)  # nearly uniform initially, or mean 0 and σ 1
+        # nearly uniform initially, or means of nearly 0
+        self.theta = self.network.initial(rng, last=0.01, free=math.log(settings.deviation))
         self._anchor = self.theta  # of the last step
         regression = (settings.critic_rate, settings.critic_epochs, settings.critic_minibatch)
         self.critics = Critics(width, len(limits) + 1, settings.hidden, rng, *regression, settings.activation)

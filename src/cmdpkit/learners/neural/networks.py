@@ -40,13 +40,13 @@ class Network:
         self.passed = _where_active if activation == "relu" else _by_slope
         self.parameters = sum(b * a + b for a, b in pairwise(self.sizes)) + free
 
-    def initial(self, rng: np.random.Generator, last: float = 1.0) -> Tensor:
-        """Uniform in ±1/√fan-in, the last layer times `last`; free outputs are 0."""
+    def initial(self, rng: np.random.Generator, last: float = 1.0, free: float = 0.0) -> Tensor:
+        """Uniform in ±1/√fan-in, the last layer times `last`; free outputs are `free`."""
         parts = []
         for layer, (a, b) in enumerate(pairwise(self.sizes), start=2):
             scale = (last if layer == len(self.sizes) else 1.0) / math.sqrt(a)
             parts.append(rng.uniform(-scale, scale, b * a + b))
-        return torch.from_numpy(np.concatenate([*parts, np.zeros(self.free)]).astype(np.float32))
+        return torch.from_numpy(np.concatenate([*parts, np.full(self.free, free)]).astype(np.float32))
 
     def layers(self, theta: Any) -> list[tuple[Any, Any]]:
         """(W_l, b_l) as views of θ, a tensor or an array."""
