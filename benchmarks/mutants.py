@@ -913,14 +913,14 @@ MUTANTS: list[Mutant] = [
             "np.where(ended[:, None], costs, final)",
             "costs of last steps are lost",
         ),
-        ("taken = Step(self._before, action", "taken = Step(observation, action", "costs see the next observation"),
+        ("(Step, (self._before, action", "(Step, (observation, action", "costs see the next observation"),
         (
             "reward, cost, terminated, truncated, info = answer",
             "reward, cost, truncated, terminated, info = answer",
             "ends and cuts are swapped",
         ),
         ("costs.shape[1] != count", "costs.shape[1] < count", "costs without a limit pass"),
-        ("return observation.copy() if", "return observation if", "an observation is overwritten before it is used"),
+        ("observation.copy() if type(", "observation if type(", "an observation is overwritten before it is used"),
     ),
     *of(
         "envs/batch.py",
@@ -1313,8 +1313,8 @@ MUTANTS: list[Mutant] = [
             "a terminal last step is bootstrapped past",
         ),
         (
-            'infos["final_obs"][i] if truncated[t, i] else observations[i]',
-            "observations[i]",
+            "finals.get(int(i), shown[i])",
+            "shown[i]",
             "a cut episode is followed by the next one's start",
         ),
         ("ahead[self.ended] = 0.0", "pass", "values leak from the next episode"),

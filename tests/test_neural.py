@@ -11,6 +11,7 @@ import torch
 
 import cmdpkit as ck
 from cmdpkit.envs import WithCosts, as_batch
+from cmdpkit.envs.lean import LeanBatch
 from cmdpkit.learners import ExactLearner
 from cmdpkit.learners.neural.critics import Critics, Moments
 from cmdpkit.learners.neural.distributions import Gaussian, Softmax
@@ -278,6 +279,23 @@ def corridor(limit=100, bad=None, num_envs=2):
 def walker(outputs):
     """A policy with the same outputs everywhere."""
     return NeuralPolicy([(np.zeros((2, 1)), outputs)], Actions.of(Corridor.action_space))
+
+
+def test_lean_copies_and_other_batches_give_the_same_rollouts():
+    lean = LeanBatch(lambda: Corridor(limit=2), 2)
+    for outputs in ([0.0, 50.0], [0.0, 0.0]):
+        ours, theirs = (
+            collect(envs, walker(outputs), 9, 1, np.random.default_rng(0)) for envs in (lean, corridor(limit=2))
+        )
+        for name, values in vars(ours).items():
+            np.testing.assert_array_equal(values, getattr(theirs, name), err_msg=name)
+
+
+def test_truncated_episodes_need_their_last_observation():
+    envs = corridor(limit=2)
+    whole, envs.step = envs.step, lambda actions: (*whole(actions)[:4], {"cost": np.ones(2)})
+    with pytest.raises(RuntimeError, match=r"failed in step 1 of a rollout.*final_obs"):
+        collect(envs, walker([0.0, 50.0]), 4, 1, np.random.default_rng(0))
 
 
 def test_rollouts_tell_ends_from_cuts():
