@@ -1232,9 +1232,16 @@ MUTANTS: list[Mutant] = [
             "self.theta = kept[0]",
             "failed fits leave Adam's moments",
         ),
-        (".mul_(2.0 / targets.numel())", ".mul_(-2.0 / targets.numel())", "critics learn the opposite"),
+        (".mul_(2.0 / targets.numel())", ".mul_(-2.0 / targets.numel())", "wide critics learn the opposite"),
         ("vars(self.returns).update(moments)", "pass", "failed fits leave the scale of the returns"),
         ("(1.0 - forget) * self.squares", "self.squares", "old returns do not fade"),
+    ),
+    *of(
+        "learners/neural/regression.py",
+        "neural",
+        ("- targets[begin", "+ targets[begin", "critics learn the opposite"),
+        ("        out += room", "        out[:] = room", "all but the last rows of a minibatch are forgotten"),
+        ("if before[row, k] > ZERO else ZERO", "if before[row, k] >= ZERO else ZERO", "units that are off learn"),
     ),
     *of(
         "learners/neural/distributions.py",

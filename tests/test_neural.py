@@ -13,6 +13,7 @@ import cmdpkit as ck
 from cmdpkit.envs import WithCosts, as_batch
 from cmdpkit.envs.lean import LeanBatch
 from cmdpkit.learners import ExactLearner
+from cmdpkit.learners.neural import regression
 from cmdpkit.learners.neural.critics import Critics, Moments
 from cmdpkit.learners.neural.distributions import Gaussian, Softmax
 from cmdpkit.learners.neural.learner import NeuralLearner
@@ -412,6 +413,25 @@ def test_critics_learn_values_of_any_scale():
     critics = Critics(2, 2, [32, 32], rng, rate=3e-3, epochs=100)
     assert critics.fit(x, truth, rng)
     assert ((critics.values(x) - truth).std(axis=0) < 0.1 * truth.std(axis=0)).all()
+
+
+@pytest.mark.parametrize(("hidden", "rows"), [([64, 64], 400), ([5], 30), ([], 7)])
+def test_compiled_critics_are_those_of_pytorch(hidden, rows, monkeypatch):
+    """Also in minibatches that are made in several blocks, and in a last one that is smaller."""
+    rng = np.random.default_rng(0)
+    x, returns = rng.normal(size=(rows, 6)).astype(np.float32), rng.normal(size=(rows, 3))
+    fitted = []
+    for widest in (regression.WIDEST, 0):
+        monkeypatch.setattr(regression, "WIDEST", widest)
+        critics = Critics(6, 3, hidden, np.random.default_rng(1), epochs=3, minibatch=150)
+        before = critics.theta.copy()
+        assert critics.fit(x, returns, np.random.default_rng(2))
+        fitted.append(critics)
+    compiled, other = fitted
+    assert compiled.steps == other.steps == 3 * -(-rows // 150)
+    assert np.abs(compiled.theta - before).max() > 1e-3
+    for name in ("theta", "first", "second"):
+        np.testing.assert_allclose(getattr(compiled, name), getattr(other, name), rtol=1e-4, atol=1e-6)
 
 
 def test_critics_keep_what_they_know_when_numbers_fail():
