@@ -11,7 +11,9 @@ import torch
 
 import cmdpkit as ck
 from cmdpkit.envs import WithCosts, as_batch
+from cmdpkit.envs.lean import LeanBatch
 from cmdpkit.learners import ExactLearner
+from cmdpkit.learners.neural import regression
 from cmdpkit.learners.neural.critics import Critics, Moments
 from cmdpkit.learners.neural.distributions import Gaussian, Softmax
 from cmdpkit.learners.neural.learner import NeuralLearner
@@ -280,6 +282,23 @@ def walker(outputs):
     return NeuralPolicy([(np.zeros((2, 1)), outputs)], Actions.of(Corridor.action_space))
 
 
+def test_lean_copies_and_other_batches_give_the_same_rollouts():
+    lean = LeanBatch(lambda: Corridor(limit=2), 2)
+    for outputs in ([0.0, 50.0], [0.0, 0.0]):
+        ours, theirs = (
+            collect(envs, walker(outputs), 9, 1, np.random.default_rng(0)) for envs in (lean, corridor(limit=2))
+        )
+        for name, values in vars(ours).items():
+            np.testing.assert_array_equal(values, getattr(theirs, name), err_msg=name)
+
+
+def test_truncated_episodes_need_their_last_observation():
+    envs = corridor(limit=2)
+    whole, envs.step = envs.step, lambda actions: (*whole(actions)[:4], {"cost": np.ones(2)})
+    with pytest.raises(RuntimeError, match=r"failed in step 1 of a rollout.*final_obs"):
+        collect(envs, walker([0.0, 50.0]), 4, 1, np.random.default_rng(0))
+
+
 def test_rollouts_tell_ends_from_cuts():
     rollout = collect(corridor(), walker([0.0, 50.0]), 7, 1, np.random.default_rng(0))
     np.testing.assert_array_equal(rollout.seen[:, 0, 0], [0, 1, 2, 0, 1, 2, 0])
@@ -394,6 +413,25 @@ def test_critics_learn_values_of_any_scale():
     critics = Critics(2, 2, [32, 32], rng, rate=3e-3, epochs=100)
     assert critics.fit(x, truth, rng)
     assert ((critics.values(x) - truth).std(axis=0) < 0.1 * truth.std(axis=0)).all()
+
+
+@pytest.mark.parametrize(("hidden", "rows"), [([64, 64], 400), ([5], 30), ([], 7)])
+def test_compiled_critics_are_those_of_pytorch(hidden, rows, monkeypatch):
+    """Also in minibatches that are made in several blocks, and in a last one that is smaller."""
+    rng = np.random.default_rng(0)
+    x, returns = rng.normal(size=(rows, 6)).astype(np.float32), rng.normal(size=(rows, 3))
+    fitted = []
+    for widest in (regression.WIDEST, 0):
+        monkeypatch.setattr(regression, "WIDEST", widest)
+        critics = Critics(6, 3, hidden, np.random.default_rng(1), epochs=3, minibatch=150)
+        before = critics.theta.copy()
+        assert critics.fit(x, returns, np.random.default_rng(2))
+        fitted.append(critics)
+    compiled, other = fitted
+    assert compiled.steps == other.steps == 3 * -(-rows // 150)
+    assert np.abs(compiled.theta - before).max() > 1e-3
+    for name in ("theta", "first", "second"):
+        np.testing.assert_allclose(getattr(compiled, name), getattr(other, name), rtol=1e-4, atol=1e-6)
 
 
 def test_critics_keep_what_they_know_when_numbers_fail():

@@ -17,47 +17,55 @@ ZERO = np.float32(0.0)
 
 
 class Acting:
-    """A policy as it acts in rollouts: drawn actions of a few observations at a time."""
+    """A policy as it acts in a rollout: drawn actions of a few observations at a time.
 
-    def __init__(self, policy: NeuralPolicy) -> None:
-        self.actions = policy.actions
-        self._sizes = np.array([policy.width, *(len(bias) for _, bias in policy.layers)])
-        self._relu = policy.activation == "relu"
-        width, outputs = policy.width, int(self._sizes[-1])
+    Args:
+        policy: the policy.
+        seen: (T, n, width), the observations; those of a step need not be known before it.
+        noise: (T, n, outputs), the random numbers of `Actions.draw`.
+        actions: (T, n, ...), written: the actions as the learner sees them.
+    """
+
+    def __init__(self, policy: NeuralPolicy, seen: Floats, noise: Floats, actions: Any) -> None:
+        self.actions, self._for_learner = policy.actions, actions
+        sizes = np.array([policy.width, *(len(bias) for _, bias in policy.layers)])
+        width, outputs = policy.width, int(sizes[-1])
         normalised = policy.shift is not None and policy.scale is not None
         scaling = (policy.shift, policy.scale, [CLIP]) if normalised else (np.zeros(width), np.ones(width), [np.inf])
         # argmax_a (y_a + Gumbel noise) is a draw from the softmax of y
         std = np.ones(outputs) if policy.log_std is None else np.exp(policy.log_std)
         layers = [part.ravel() for weight, bias in policy.layers for part in (weight.T, bias)]
-        self._numbers = np.concatenate([*scaling, std, *layers]).astype(np.float32)
-        self._bounds = self.actions.bounds()
-        self._kind = np.float32 if self.actions.discrete else self.actions.low.dtype
+        numbers = np.concatenate([*scaling, std, *layers]).astype(np.float32)
+        bounds, discrete = self.actions.bounds(), self.actions.discrete
+        self._drawn = np.empty(noise.shape, dtype=np.float32) if discrete else actions
+        kind = np.float32 if discrete else self.actions.low.dtype
+        self._chosen = np.empty((*noise.shape[:2], bounds.shape[1]), dtype=kind)
+        given = (seen, np.ascontiguousarray(noise), numbers, sizes, policy.activation == "relu", bounds)
+        self._arrays = (*given, self._drawn, self._chosen)
 
-    def __call__(self, observations: Floats, noise: Floats, actions: Any) -> Any:
-        """Draw an action for every row: written to `actions` for the learner, returned as the environment takes it."""
-        discrete = self.actions.discrete
-        drawn = np.empty(noise.shape, dtype=np.float32) if discrete else actions
-        chosen = np.empty((len(noise), self._bounds.shape[1]), dtype=self._kind)
-        _draw(observations, noise, self._numbers, self._sizes, self._relu, self._bounds, drawn, chosen)
-        if not discrete:
-            return chosen
-        actions[...] = self.actions.best(drawn)
-        return self.actions.for_env(actions)
+    def __call__(self, t: int) -> Any:
+        """Draw the actions of step t; returned as the environment takes them."""
+        _draw(t, *self._arrays)
+        if not self.actions.discrete:
+            return self._chosen[t]
+        self._for_learner[t] = self.actions.best(self._drawn[t])
+        return self.actions.for_env(self._for_learner[t])
 
 
 @njit(cache=True, error_model="numpy")
-def _draw(observations, noise, numbers, sizes, relu, bounds, drawn, chosen):  # pragma: no cover - compiled
+def _draw(t, observations, noise, numbers, sizes, relu, bounds, drawn, chosen):  # pragma: no cover - compiled
     """y + σ · noise for every row, where y is the output of the network as `NeuralPolicy.outputs` computes it.
 
     Args:
-        observations: (n, width).
-        noise: (n, outputs).
+        t: the step; the first index of observations, noise and what is written.
+        observations: (T, n, width).
+        noise: (T, n, outputs).
         numbers: shift and scale of the observations, where they are clipped, σ, and the layers.
         sizes: of the layers.
         relu: whether that is the activation; otherwise tanh.
         bounds: (4, outputs): low, high, centre and half the width of the actions; (4, 0) where they are discrete.
-        drawn: (n, outputs), written.
-        chosen: (n, outputs), written: the same for the environment.
+        drawn: (T, n, outputs), written.
+        chosen: (T, n, outputs), written: the same for the environment.
     """
     widest = 0
     for size in sizes:
@@ -65,9 +73,9 @@ def _draw(observations, noise, numbers, sizes, relu, bounds, drawn, chosen):  # 
     x, z = np.empty(widest, dtype=np.float32), np.empty(widest, dtype=np.float32)
     width, outputs = sizes[0], sizes[-1]
     clip, std = numbers[2 * width], numbers[2 * width + 1 : 2 * width + 1 + outputs]
-    for row in range(observations.shape[0]):
+    for row in range(observations.shape[1]):
         for k in range(width):
-            x[k] = (observations[row, k] - numbers[k]) / numbers[width + k]
+            x[k] = (observations[t, row, k] - numbers[k]) / numbers[width + k]
             if x[k] > clip:
                 x[k] = clip
             elif x[k] < -clip:
@@ -92,11 +100,11 @@ def _draw(observations, noise, numbers, sizes, relu, bounds, drawn, chosen):  # 
                     else:
                         x[j] = z[j]
         for j in range(outputs):
-            drawn[row, j] = z[j] + std[j] * noise[row, j]
+            drawn[t, row, j] = z[j] + std[j] * noise[t, row, j]
         for j in range(bounds.shape[1]):
-            action = bounds[2, j] + bounds[3, j] * drawn[row, j]
+            action = bounds[2, j] + bounds[3, j] * drawn[t, row, j]
             if action > bounds[1, j]:
                 action = bounds[1, j]
             elif action < bounds[0, j]:
                 action = bounds[0, j]
-            chosen[row, j] = action
+            chosen[t, row, j] = action

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class Critics:
     """One network with an output per quantity, trained by Adam on squared errors in units of their deviation.
 
     Separate networks explain no more of the returns and take three times as long (docs/decisions.md). Minibatches are
-    small: parameters are views of one vector, and Adam runs in NumPy, whose calls take less time.
+    small: compiled code makes a pass over all of them, or, for wide networks, the steps of Adam.
 
     Args:
         width: size of an observation.
@@ -91,24 +91,37 @@ class Critics:
         moments = dict(vars(self.returns))
         self.returns.update(returns, forget=0.5)
         targets = ((returns - self.returns.mean) / self.returns.deviation).astype(np.float32)
-        with np.errstate(all="ignore"):  # numbers that are not finite are noticed below
-            for _ in range(self.epochs):
-                order = rng.permutation(len(x))
-                self._epoch(torch.from_numpy(x[order]), torch.from_numpy(targets[order]))
+        for _ in range(self.epochs):
+            order = rng.permutation(len(x))
+            self._epoch(x[order], targets[order])
         if np.isfinite(self.theta).all() and np.isfinite(self.second).all():
             return True
         self.theta, self.first, self.second, self.steps = kept
         vars(self.returns).update(moments)
         return False
 
+    def _epoch(self, x: Floats, targets: Floats) -> None:
+        from cmdpkit.learners.neural import regression  # compiled
+
+        minibatch, sizes = min(self.minibatch, len(x)), self.network.sizes
+        count = -(-len(x) // minibatch)
+        paces = np.array([regression.pace(self.rate, self.steps + k) for k in range(1, count + 1)])
+        self.steps += count
+        if self.network.activate is torch.relu_ and max(a * b for a, b in pairwise(sizes)) <= regression.WIDEST:
+            moments = (self.first, self.second)
+            regression.epoch(x, targets, np.array(sizes), minibatch, self.theta, *moments, paces)
+        else:
+            self._epoch_in_parts(torch.from_numpy(x), torch.from_numpy(targets), minibatch, paces, regression.descend)
+
     @torch.inference_mode()  # calls take a tenth less
-    def _epoch(self, x: Tensor, targets: Tensor) -> None:
+    def _epoch_in_parts(self, x: Tensor, targets: Tensor, minibatch: int, paces: Floats, descend: Any) -> None:
+        """The same for networks that are wide, or not of ReLUs."""
         theta, gradient = torch.from_numpy(self.theta), torch.empty(self.theta.size)
-        layers, parts, room = self.network.layers(theta), self.network.layers(gradient), np.empty_like(self.theta)
-        ones = torch.ones(min(self.minibatch, len(x)))
-        for rows, goals in zip(torch.split(x, self.minibatch), torch.split(targets, self.minibatch), strict=True):
+        layers, parts, ones = self.network.layers(theta), self.network.layers(gradient), torch.ones(minibatch)
+        batches = zip(torch.split(x, minibatch), torch.split(targets, minibatch), paces, strict=True)
+        for rows, goals, length in batches:
             self._differentiate(layers, parts, rows, goals, ones[: len(rows)])
-            self._descend(gradient.numpy(), room)
+            descend(self.theta, gradient.numpy(), self.first, self.second, length)
 
     def _differentiate(self, layers: Layers, parts: Layers, x: Tensor, targets: Tensor, ones: Tensor) -> None:
         """Write ∇ mean (y − target)² = Jᵀ 2 (y − target) / size into `parts`, as `Network.gradient` does."""
@@ -123,19 +136,3 @@ class Critics:
             torch.mv(u.T, ones, out=g_bias)
             if before is not x:
                 u = passed(torch.mm(u, weight), before)
-
-    def _descend(self, gradient: Floats, room: Floats) -> None:
-        """Adam: θ ← θ − rate · m̂ / (√v̂ + ε). Overwrites both arguments."""
-        self.steps += 1
-        np.multiply(gradient, 0.1, out=room)
-        self.first *= 0.9
-        self.first += room
-        gradient *= gradient
-        gradient *= 0.001
-        self.second *= 0.999
-        self.second += gradient
-        np.sqrt(self.second, out=room)
-        room += 1e-8
-        np.divide(self.first, room, out=room)
-        room *= self.rate * math.sqrt(1.0 - 0.999**self.steps) / (1.0 - 0.9**self.steps)
-        self.theta -= room

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from cmdpkit.checks import Array
 from cmdpkit.envs.costs import read_costs
+from cmdpkit.envs.lean import End, LeanBatch
 from cmdpkit.envs.scattered import Scattered
 from cmdpkit.learners.neural.policy import Floats, NeuralPolicy
 
@@ -185,35 +187,51 @@ Piece = tuple[list[int], Any, Any]
 
 def _roll(envs: Any, shared: tuple[NeuralPolicy, int, int], piece: Piece) -> Any:
     """Roll the policy out in some of the environments: the columns of a rollout that are theirs."""
-    from cmdpkit.learners.neural.acting import Acting
+    from cmdpkit.learners.neural.acting import Acting  # compiled
 
     (policy, steps, costs), (seeds, noise, start) = shared, piece
-    n, act = len(seeds), Acting(policy)
-    observations = envs.reset(seed=seeds)[0] if start is None else start
-    if observations[0].size != policy.width:
-        raise ValueError(f"observations have {observations[0].size} numbers, but the policy expects {policy.width}")
-    seen = np.empty((steps, n, observations[0].size), dtype=np.float32)
+    n = len(seeds)
+    observations = np.asarray(envs.reset(seed=seeds)[0] if start is None else start)
+    width = observations[0].size
+    if width != policy.width:
+        raise ValueError(f"observations have {width} numbers, but the policy expects {policy.width}")
+    seen, last = np.empty((steps, n, width), dtype=np.float32), np.empty_like(observations)
     actions = policy.actions.empty((steps, n))
     quantities = np.empty((steps, n, costs + 1))
     terminated, truncated, cut = np.zeros((3, steps, n), dtype=np.bool_)
     tails = []
-    for t in range(steps):
-        seen[t] = observations.reshape(n, -1)
-        chosen = act(seen[t], noise[t], actions[t])
+    act = Acting(policy, seen, noise, actions)
+    advance = envs.advance if isinstance(envs, LeanBatch) and envs.plain else partial(_advance, envs)
+    seen[0] = observations.reshape(n, -1)
+    for t, shown in enumerate((*seen.reshape(steps, *observations.shape)[1:], last)):
         try:
-            observations, rewards, terminated[t], truncated[t], infos = envs.step(chosen)
+            infos, ends = advance(act(t), shown, quantities[t])
         except Exception as error:
             raise RuntimeError(
                 f"the environment failed in step {t} of a rollout: {type(error).__name__}: {error}"
             ) from error
-        quantities[t, :, 0] = rewards
-        quantities[t, :, 1:] = read_costs(infos, n, costs)
-        if t == steps - 1 or "final_obs" in infos:
+        if infos is not None:
+            quantities[t, :, 1:] = read_costs(infos, n, costs)
+        if ends or t == steps - 1:
+            for i, *over, _ in ends:
+                terminated[t, i], truncated[t, i] = over
             cut[t] = (truncated[t] | (t == steps - 1)) & ~terminated[t]
-            tails += [infos["final_obs"][i] if truncated[t, i] else observations[i] for i in np.flatnonzero(cut[t])]
+            finals = {i: final for i, _, _, final in ends}
+            tails += [finals.get(int(i), shown[i]) for i in np.flatnonzero(cut[t])]
     quantities[:, :, 0] *= -1.0
-    following = np.array(tails, dtype=np.float32).reshape(-1, seen.shape[2])
-    return seen, actions, quantities, terminated | truncated, terminated, cut, following, np.array(observations)
+    following = np.array(tails, dtype=np.float32).reshape(-1, width)
+    return seen, actions, quantities, terminated | truncated, terminated, cut, following, last
+
+
+def _advance(envs: Any, actions: Any, shown: Any, earned: Array) -> tuple[dict[str, Any], list[End]]:
+    """`LeanBatch.advance` for any vector environment."""
+    shown[...], earned[:, 0], terminated, truncated, infos = envs.step(actions)
+    over = np.flatnonzero(terminated | truncated)
+    if "final_obs" in infos:
+        return infos, [(int(i), terminated[i], truncated[i], infos["final_obs"][i]) for i in over]
+    if (truncated & ~terminated).any():
+        raise ValueError("an episode was truncated, but infos['final_obs'] does not have its last observation")
+    return infos, [(int(i), terminated[i], truncated[i], None) for i in over]
 
 
 def replay(envs: Any, policy: NeuralPolicy, seeds: list[int], trail: list[Any]) -> Any:
