@@ -3,6 +3,7 @@
 import json
 from itertools import islice
 from types import SimpleNamespace
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -322,6 +323,28 @@ def test_rollouts_tell_ends_from_cuts():
 def test_bad_environments_are_named(bad, words):
     with pytest.raises((RuntimeError, ValueError), match=words):
         collect(corridor(bad=bad), walker([50.0, 0.0]), 6, 1, np.random.default_rng(0))
+
+
+class Endless(gymnasium.vector.VectorEnv):
+    """Two environments whose episodes are cut after two steps, without their last observations."""
+
+    metadata: ClassVar = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
+    num_envs = 2
+    single_observation_space, single_action_space = Corridor.observation_space, Corridor.action_space
+
+    def reset(self, *, seed=None, options=None):
+        self.age = 0
+        return np.zeros((2, 1)), {}
+
+    def step(self, actions):
+        self.age = (self.age + 1) % 2
+        cut = np.full(2, self.age == 0)
+        return np.full((2, 1), self.age), np.ones(2), np.zeros(2, dtype=bool), cut, {"cost": np.ones(2)}
+
+
+def test_a_cut_without_its_last_observation_is_not_taken_for_an_end():
+    with pytest.raises(ValueError, match=r"truncated an episode without its last observation.*final_obs"):
+        collect(Endless(), walker([0.0, 0.0]), 5, 1, np.random.default_rng(0))
 
 
 # Acting

@@ -63,7 +63,8 @@ def train(
             `info["cost"]` or `info["costs"]` (`cmdpkit.envs.WithCosts` adds them).
         method: a registered method, such as "pmd-pd", "npg-pd" or "crpo" (docs/methods.md lists them with their
             options), or an instance of a rule, as in `cmdpkit.rules.CRPO(first=True)`, also of a class of your own.
-        limits: one limit per cost. `float("inf")` only records a cost; without limits no costs are read.
+        limits: one limit per cost. `float("inf")` only records a cost: every cost that is reported needs a limit. An
+            environment that reports none needs none.
         measure: what a limit bounds: "episode", the sum over an episode of at most `steps` steps, as in the paper;
             "discounted", the discounted sum; "step", the average per step.
         seed: seed of all random numbers; the same seed gives the same result.

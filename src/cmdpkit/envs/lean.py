@@ -14,7 +14,7 @@ from gymnasium.vector.utils import concatenate
 from numpy.typing import NDArray
 
 from cmdpkit.checks import Array
-from cmdpkit.envs.costs import Validated, as_reward, reported_costs
+from cmdpkit.envs.costs import Validated, as_reward, kept, reported_costs
 
 Truths = NDArray[np.bool_]
 
@@ -63,7 +63,7 @@ class LeanBatch(SyncVectorEnv):
                 others[i] = reported_costs(info, env)
             if terminated or truncated:
                 self._terminations[i], self._truncations[i] = terminated, truncated
-                ends.append((i, observation))
+                ends.append((i, kept(observation)))  # the reset may write its own into the same array
                 observation, _ = env.reset()
             self._show(i, observation)
         infos = self._infos(others) if others else self._plain

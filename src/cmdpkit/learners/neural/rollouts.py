@@ -208,6 +208,11 @@ def _roll(envs: Any, shared: tuple[NeuralPolicy, int, int], piece: Piece) -> Any
             ) from error
         quantities[t, :, 0] = rewards
         quantities[t, :, 1:] = read_costs(infos, n, costs)
+        if truncated[t].any() and "final_obs" not in infos:
+            raise ValueError(
+                f"{envs} truncated an episode without its last observation, which says what would have followed: "
+                "report it in infos['final_obs']"
+            )
         if t == steps - 1 or "final_obs" in infos:
             cut[t] = (truncated[t] | (t == steps - 1)) & ~terminated[t]
             tails += [infos["final_obs"][i] if truncated[t, i] else observations[i] for i in np.flatnonzero(cut[t])]
