@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 NEURAL = "pip install 'cmdpkit[neural]', or in a clone of it .venv/bin/pip install -c constraints.txt -e '.[neural]'"
 
+NUMBERS = "numbers in the code of the environment"
+
 TRAINED = "All iterations are done. Use certify_on_episodes to certify the policy on fresh episodes."
 
 
@@ -98,6 +100,7 @@ def train(
         import safetensors  # noqa: F401 - for checkpoints
         import torch
 
+        from cmdpkit.envs.numbers import numbers_of
         from cmdpkit.learners.neural.learner import NeuralLearner
     except ImportError as error:
         raise ImportError(f"training needs PyTorch, Gymnasium and safetensors: {NEURAL}") from error
@@ -105,7 +108,7 @@ def train(
         learner = NeuralLearner(env, limits, measure, int(seed), choice.settings, workers)  # sets PyTorch to one thread
         identity = {"env": _name(env), "limits": learner.limits.tolist(), "measure": measure, "seed": int(seed)}
         if folder is not None:  # two functions that make environments may have the same name
-            identity["environment"] = learner.fingerprint()
+            identity |= {"environment": learner.fingerprint(), NUMBERS: numbers_of(env)}
         store = _store(folder, identity | choice.identity(), resume)
         with _display(progress, learner, choice, iterations, _with_one_argument(callback)) as watch:
             budget = Budget(int(iterations), time_limit, watch)
@@ -278,7 +281,7 @@ def _store(folder: Path | None, identity: dict[str, Any], resume: bool | None) -
     if folder is None:
         return Checkpoint(None, identity)
     folder.mkdir(parents=True, exist_ok=True)
-    return Checkpoint(folder / "checkpoint.safetensors", identity, save_tensors, load_tensors)
+    return Checkpoint(folder / "checkpoint.safetensors", identity, save_tensors, load_tensors, (NUMBERS,))
 
 
 def _board(folder: Path | None, rows: int) -> Any:
