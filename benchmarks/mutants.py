@@ -906,8 +906,24 @@ MUTANTS: list[Mutant] = [
         ("costs[i, 1] = 1.0 if pushing and w2", "costs[i, 1] = 1.0 if pushing and w1", "the second cost is the first"),
     ),
     *of(
+        "envs/numbers.py",
+        "training::test_the_numbers_of_an_environment",
+        ("x.__module__ != owner.__module__", "True", "functions of the same module are not looked at"),
+        ("if len(found) < MOST:", "if True:", "whole tables are listed"),
+    ),
+    *of(
+        "envs/lean.py",
+        "envs::test_the_last_observation_outlives_the_reset",
+        ("(i, kept(observation))", "(i, observation)", "a reset overwrites the last observation"),
+    ),
+    *of(
         "envs/costs.py",
         "envs",
+        (
+            "reported = np.where(ended, last, reported)",
+            "reported = np.where(ended & (final is not None), last, reported)",
+            "the cost of a reset is that of the last step",
+        ),
         (
             "np.where(ended[:, None], final, costs)",
             "np.where(ended[:, None], costs, final)",
@@ -1012,8 +1028,11 @@ MUTANTS: list[Mutant] = [
     *of(
         "rules/ar_cpo.py",
         "dual_rules",
-        ("0.5 * state.done * state.eta_dual", "0.5 * state.eta_dual", "steps do not grow"),
-        ("* state.multipliers + weight * moved", "* state.multipliers + weight * state.moved", "averages lag behind"),
+        ("eta_dual * view.values) / alpha", "eta_dual * view.values)", "steps do not grow"),
+        ("* state.multipliers + alpha * moved", "* state.multipliers + alpha * state.moved", "averages lag behind"),
+        ("(1.0 - kappa / alpha) * state.moved", "state.moved", "the quadratic term pulls nowhere"),
+        ("(alpha - kappa) * state.moved) / (1.0 - kappa)", "alpha * state.moved)", "gradients are taken elsewhere"),
+        ("(kappa - eta_dual * state.dual_weight) *", "0.0 *", "all multipliers have the smallest weight"),
     ),
     *of(
         "rules/rcpo.py",
@@ -1314,6 +1333,7 @@ MUTANTS: list[Mutant] = [
     *of(
         "learners/neural/rollouts.py",
         "neural implicit_training",
+        ('"final_obs" not in infos:', "False:", "a cut without its last observation is an end"),
         (
             "(truncated[t] | (t == steps - 1)) & ~terminated[t]",
             "truncated[t] | (t == steps - 1)",

@@ -114,7 +114,9 @@ def test_best_and_likeliest_on_the_command_line(tmp_path):
     assert program("train", ACROBOT, *flags).code == 0
     run = program("evaluate", tmp_path / "run", "--best", "--deterministic", "--episodes", 20)
     assert run.code == 0, run.err
-    assert "most likely actions" in run.out
+    assert "most likely actions" in " ".join(run.out.split())
+    run = program("evaluate", tmp_path / "run", "--episodes", 20)
+    assert "actions drawn from the policy" in " ".join(run.out.split())
     (tmp_path / "run" / "best_policy.npz").unlink()
     refused = program("evaluate", tmp_path / "run", "--best")
     assert refused.code == 2

@@ -66,6 +66,34 @@ def program(objective, gradients, fisher, deviations, values, quadratic):
     return best
 
 
+# F = I, g_0 = (1, 0) and g_1 = (−0.6, 0.8), δ = 0.02: steps have at most the length 0.2
+BY_HAND = np.array([[1.0, 0.0], [-0.6, 0.8]])
+
+
+def test_cpo_by_hand():
+    """g_1ᵀs = −0.12 leaves √(0.2² − 0.12²) = 0.16 along −(0.8, 0.6), across g_1: s = −0.2 g_0 − 0.24 g_1."""
+    view, rule = given([1.2], BY_HAND, np.eye(2), [1.0, 1.0]), CPO()
+    weights, state = rule.propose(rule.start(view), view)
+    assert (weights.objective, weights.step) == (1.0, pytest.approx(0.2, rel=1e-4))
+    np.testing.assert_allclose(weights.constraints, [1.2], rtol=1e-4)
+    np.testing.assert_allclose(step_of(weights, BY_HAND, np.eye(2), np.ones(2)), [-0.056, -0.192], rtol=1e-4)
+    np.testing.assert_array_equal(weights.allowed_growth, [0.0])
+    np.testing.assert_array_equal(state.multipliers, weights.constraints)
+    # a violation of 3 needs a step of length 0.3: recover, along −g_1 to the boundary
+    view = given([3.0], BY_HAND, np.eye(2), [1.0, 1.0])
+    weights, _ = rule.propose(rule.start(view), view)
+    assert (weights.objective, weights.step) == (0.0, None)
+    np.testing.assert_allclose(step_of(weights, BY_HAND, np.eye(2), np.ones(2)), [0.12, -0.16], rtol=1e-4)
+
+
+def test_pcpo_by_hand():
+    """t = 0.2, and ν = (0.5/10 + 0.2 · 0.6)₊ / 1 = 0.17."""
+    view, rule = given([0.5], BY_HAND, np.eye(2), [1.0, 1.0]), PCPO()
+    weights, _ = rule.propose(rule.start(view), view)
+    assert (weights.objective, weights.step) == (1.0, pytest.approx(0.2, rel=1e-4))
+    np.testing.assert_allclose(weights.constraints, [0.17 / 0.2], rtol=1e-4)
+
+
 @pytest.mark.parametrize("m", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(6))
 def test_a_step_of_cpo_against_a_quadratic_program(seed, m):

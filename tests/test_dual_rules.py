@@ -51,18 +51,29 @@ def test_accelerated_npg_by_hand():
 
 
 def test_ar_cpo_by_hand():
-    rule = ARCPO(entropy=0.5, eta_dual=2.0, dual_cap=10.0)
+    """1/L = 2 and μ = 0.1: η′ = 2/1.2, κ = 1/6, and α = 1, ⅔ (⁴⁄₉ = ⅓ · 1 + κ · ⅔)."""
+    rule = ARCPO(entropy=0.5, eta_dual=2.0, dual_weight=0.1, dual_cap=10.0)
     state = rule.start(seen([0.0]))
     weights, state = rule.propose(state, seen([0.0]))
     assert (weights.step, weights.entropy, float(weights.constraints[0])) == (2.0, 0.5, 0.0)
-    state = rule.observe(state, seen([3.0]))  # k = 1: λ = ½ · 2 · 3, and the average is λ
-    assert (float(state.moved[0]), float(state.multipliers[0])) == (3.0, 3.0)
-    state = state._replace(multipliers=np.array([1.5]))
-    # k = 2, α = ⅔: λ̲ = ⅓ · 1.5 + ⅔ · 3
-    assert float(rule.propose(state, seen([0.0]))[0].constraints[0]) == pytest.approx(2.5)
-    state = rule.observe(state, seen([4.0]))  # λ = min(3 + 2 · 4, 10),  λ̄ = ⅓ · 1.5 + ⅔ · 10
-    assert float(state.moved[0]) == 10.0
-    assert float(state.multipliers[0]) == pytest.approx(0.5 + 20.0 / 3.0)
+    state = rule.observe(state, seen([3.0]))  # λ = ⁵⁄₃ · 3, and the average is λ
+    np.testing.assert_allclose([state.moved[0], state.multipliers[0], state.share], [5.0, 5.0, 2.0 / 3.0])
+    state = state._replace(multipliers=np.array([1.0]))
+    # λ̲ = (⅓ · 1 + (⅔ − ⅙) · 5) / (1 − ⅙)
+    np.testing.assert_allclose(rule.propose(state, seen([0.0]))[0].constraints, [3.4])
+    # λ = (1 − ⅙ / ⅔) · 5 + ⁵⁄₃ / ⅔ · 1.5,   λ̄ = ⅓ · 1 + ⅔ · 7.5
+    after = rule.observe(state, seen([1.5]))
+    np.testing.assert_allclose([after.moved[0], after.multipliers[0]], [7.5, 16.0 / 3.0])
+    assert rule.observe(state, seen([4.0])).moved[0] == 10.0
+    assert rule.observe(state, seen([-4.0])).moved[0] == 0.0
+
+
+def test_ar_cpo_without_its_quadratic_term_is_nesterovs_method():
+    """κ = 0: α² = (1 − α) αₖ², the sequence t = 1/α with t² = t + tₖ² that starts 1, (1 + √5)/2."""
+    rule = ARCPO(entropy=0.5, eta_dual=2.0, dual_weight=0.0, dual_cap=np.inf)
+    state = rule.observe(rule.start(seen([0.0])), seen([3.0]))
+    assert 1.0 / state.share == pytest.approx(0.5 + 0.5 * np.sqrt(5.0))
+    np.testing.assert_allclose(rule.observe(state, seen([1.0])).moved, [6.0 + 2.0 / state.share])
 
 
 def test_rcpo_by_hand():
@@ -78,7 +89,13 @@ def test_default_entropy_and_dual_steps_follow_the_scales(rule):
     """τ = 0.01 · 4, and η′ = 2 τ (1 − γ) / (m span²) with m = 2 and spans 2 and ½."""
     state = rule.start(seen([0.0, 0.0], [4.0, 2.0, 0.5], 0.9))
     assert state.entropy == pytest.approx(0.04)
-    np.testing.assert_allclose(state.eta_dual, [2 * 0.04 * 0.1 / 2 / 4.0, 2 * 0.04 * 0.1 / 2 / 0.25], rtol=1e-12)
+    # the quadratic term of AR-CPO, τ (span_i / span_0)², makes it smaller: 1/η′ is L + μ
+    kappa = 2 * 0.04 * 0.1 / 2 * 0.04 / 16.0 if isinstance(rule, ARCPO) else 0.0
+    expected = np.array([2 * 0.04 * 0.1 / 2 / 4.0, 2 * 0.04 * 0.1 / 2 / 0.25]) / (1.0 + kappa)
+    np.testing.assert_allclose(state.eta_dual, expected, rtol=1e-12)
+    if isinstance(rule, ARCPO):
+        np.testing.assert_allclose(state.dual_weight, [0.04 / 4.0, 0.04 / 64.0])
+        assert state.concavity == pytest.approx(kappa / (1.0 + kappa))
 
 
 # -- what they rely on -----------------------------------------------------------------------------------------------
@@ -149,31 +166,48 @@ def test_the_last_iterate_of_opg_pd_is_the_optimum_of_the_lp(cmdp):
 
 
 @cache
-def soft_dual_optimum(cmdp, tau):
-    """max_λ min_π V_0 + λ (V_1 − limit) + τ Σ γᵗ log π for one limit, by soft value iteration and a search in λ."""
+def soft_dual_optimum(cmdp, tau, mu):
+    """max_λ min_π V_0 + λ V_1 + τ Σ γᵗ log π − ½ μ λ² for one limit, by soft value iteration and a search in λ."""
     P, cost = cmdp.transitions.reshape(cmdp.states, cmdp.actions, -1), cmdp.costs.reshape(2, cmdp.states, cmdp.actions)
 
     def dual(lam):
         v = np.zeros(cmdp.states)
         for _ in range(120):
             v = -tau * np.log(np.exp(-(cost[0] + lam * cost[1] + cmdp.gamma * P @ v) / tau).sum(axis=1))
-        return -(cmdp.initial @ v - lam * cmdp.offsets[0])
+        return -(cmdp.initial @ v - lam * cmdp.offsets[0] - 0.5 * mu * lam**2)
 
     answer = minimize_scalar(dual, bounds=(0.0, 20.0), method="bounded", options={"xatol": 1e-10})
     return -answer.fun, answer.x
 
 
-@pytest.mark.parametrize("method", ["ar-cpo", "accelerated-npg"])
-def test_the_accelerated_duals_end_at_the_optimum_with_entropy(method):
+@pytest.mark.parametrize(
+    ("method", "options", "mu"),
+    [
+        ("accelerated-npg", {}, 0.0),
+        ("ar-cpo", {"dual_weight": 0.0}, 0.0),
+        ("ar-cpo", {"dual_weight": 0.3}, 0.3),
+        ("ar-cpo", {}, 0.1 * float(PAPER.spans[1] / PAPER.spans[0]) ** 2),
+    ],
+)
+def test_the_accelerated_duals_end_at_the_optimum_with_entropy(method, options, mu):
     tau = 0.1
-    optimum, price = soft_dual_optimum(PAPER, tau)
-    result = ck.solve(PAPER, method, entropy=tau, max_iterations=300, tol=0.0)
+    optimum, price = soft_dual_optimum(PAPER, tau, mu)
+    result = ck.solve(PAPER, method, entropy=tau, max_iterations=300, tol=0.0, **options)
     found = ck.evaluate(PAPER, result.last_policy)
     entropy = (found.occupancy * result.last_policy.log_probabilities).sum() / (1.0 - PAPER.gamma)
-    # 1 − γ makes occupancies probabilities in `evaluate`
-    assert -found.objective + tau * entropy == pytest.approx(optimum, abs=1e-6)
+    # 1 − γ makes occupancies probabilities in `evaluate`; λ V_1 − ½ μ λ² is ½ μ λ² at V_1 = μ λ
+    assert -found.objective + tau * entropy + 0.5 * mu * price**2 == pytest.approx(optimum, abs=1e-6)
     np.testing.assert_allclose(result.history["multipliers"][-1], [price], atol=1e-4)
-    np.testing.assert_allclose(found.constraint_values, PAPER.limits, atol=1e-5)
+    np.testing.assert_allclose(found.constraint_values, PAPER.limits - mu * price, atol=1e-5)
+
+
+def test_ar_cpo_takes_one_weight_per_multiplier():
+    """Every V_i ends at μ_i λ_i: three limits bind in this model."""
+    cmdp, weights = random_model(9, constraints=3, gamma=0.8, states=12), np.array([0.2, 0.1, 0.15])
+    result = ck.solve(cmdp, "ar-cpo", entropy=0.1, dual_weight=weights, max_iterations=2_000, tol=0.0)
+    v, lam = ExactLearner(cmdp, result.last_policy).look().values, result.history["multipliers"][-1]
+    assert (lam > 0.03).all()
+    np.testing.assert_allclose(v, weights * lam, atol=1e-4)
 
 
 @pytest.mark.parametrize("method", ["ar-cpo", "accelerated-npg"])

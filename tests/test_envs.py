@@ -23,6 +23,7 @@ from cmdpkit.envs import (
     read_costs,
 )
 from cmdpkit.envs.acrobot_kernels import step_parallel
+from cmdpkit.envs.batch import lean_batch
 
 NAME = "cmdpkit/ConstrainedAcrobot-v0"
 MANY_STEPS = 10**9  # windows that never end
@@ -368,6 +369,8 @@ def test_a_name_is_enough_for_a_batch():
         ([[1.0]], "shape"),
         ([], "shape"),
         ("much", "a number or a list"),
+        ("1", "a number or a list"),
+        (["1", 2.0], "a number or a list"),
         (None, "must be finite"),
     ],
 )
@@ -495,6 +498,74 @@ def test_a_reward_that_is_no_number_is_named():
     env.reset(seed=0)
     with pytest.raises(TypeError, match=r"reward array.*reward\.item\(\)"):
         env.step(0)
+
+
+@pytest.mark.parametrize("reward", [None, "1", np.ones(2)])
+def test_rewards_of_any_other_kind_are_refused(reward):
+    class Odd(gymnasium.Wrapper):
+        def step(self, action):
+            observation, _, *rest = self.env.step(action)
+            return observation, reward, *rest
+
+    env = FloatCosts(Odd(Line()))
+    env.reset(seed=0)
+    with pytest.raises(TypeError, match="must be one number"):
+        env.step(0)
+
+
+@pytest.mark.parametrize(("name", "cost"), [("cost", [0.5]), ("cost", np.array([0.5])), ("costs", 0.5)])
+@pytest.mark.parametrize("batch", [as_batch, lambda make, count: lean_batch(make, count, {})])
+def test_one_cost_may_be_a_list_and_several_a_number(name, cost, batch):
+    envs = batch(lambda: Reporting(Line(), {name: cost}), 2)
+    envs.reset(seed=0)
+    for _ in range(4):  # beyond the end of an episode
+        np.testing.assert_array_equal(read_costs(envs.step(np.zeros(2, int))[-1], 2, count=1), [[0.5], [0.5]])
+
+
+class Reporting(gymnasium.Wrapper):
+    """Reports the same infos in every step, and others in a reset."""
+
+    def __init__(self, env, infos, last=None, first=None):
+        super().__init__(env)
+        self.infos, self.last, self.first = infos, infos if last is None else last, first or {}
+
+    def reset(self, **options):
+        return self.env.reset(**options)[0], dict(self.first)
+
+    def step(self, action):
+        *answer, _ = self.env.step(action)
+        return *answer, dict(self.last if answer[2] else self.infos)
+
+
+def test_a_cost_that_a_reset_reports_is_not_that_of_the_last_step():
+    makers = [lambda: Reporting(Line(), {"cost": 1.0}, last={}, first={"cost": 7.0})] * 2
+    envs = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+    envs.reset(seed=0)
+    for _ in range(2):
+        np.testing.assert_array_equal(read_costs(envs.step(np.zeros(2, int))[-1], 2), [[1.0], [1.0]])
+    infos = envs.step(np.zeros(2, int))[-1]
+    assert infos["cost"].tolist() == [7.0, 7.0]
+    with pytest.raises(ValueError, match=r"environment 0 reported no cost.*last one of an episode"):
+        read_costs(infos, 2)
+
+
+def test_costs_that_a_users_batch_cannot_gather_are_refused():
+    makers = [lambda: Reporting(Line(), {"costs": [0.1, 0.2]})] * 2
+    envs = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+    envs.reset(seed=0)
+    with pytest.raises(TypeError, match=r"list\(\[0.1, 0.2\]\).*FloatCosts"):
+        read_costs(envs.step(np.zeros(2, int))[-1], 2)
+
+
+@pytest.mark.parametrize("batch", [as_batch, lambda make, count: lean_batch(make, count, {})])
+def test_the_last_observation_outlives_the_reset(batch):
+    """`Line` writes 0 into the array that it has just returned."""
+    envs = batch(lambda: Reporting(Line(), {"cost": 1.0}), 2)
+    envs.reset(seed=0)
+    for _ in range(3):
+        seen, *_, infos = envs.step(np.zeros(2, int))
+    np.testing.assert_array_equal(seen, [[0.0], [0.0]])
+    np.testing.assert_array_equal(np.stack(infos["final_obs"]), [[3.0], [3.0]])
 
 
 def test_a_batch_knows_its_own_number():

@@ -1,4 +1,6 @@
-"""The contract between rules and learners: every learner honours every field of `Weights` (but see NOT_YET)."""
+"""The contract between rules and learners: every learner honours every field of `Weights`, or refuses it."""
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -195,6 +197,26 @@ def test_a_kept_anchor_is_the_inner_loop(name):
     other.improve(weights._replace(inner_steps=2))
     np.testing.assert_allclose(parameters(learner), parameters(other), atol=1e-12)
     assert not np.allclose(parameters(fresh), parameters(other), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_what_a_learner_cannot_honour_is_refused(name):
+    learner = LEARNERS[name]()
+    before, none = parameters(learner).copy(), np.zeros(learner.look().values.size)
+    fields: list[dict[str, Any]] = [{"entropy": 0.1}, {"optimistic": True}]
+    for field in fields if name == "neural" else [{"allowed_growth": none}]:
+        with pytest.raises(NotImplementedError, match=f"{type(learner).__name__} cannot take steps with weights"):
+            learner.improve(Weights(1.0, none, **field))
+    with pytest.raises(ValueError, match="'keep' or 'return', not 'last'"):
+        learner.improve(Weights(1.0, none, anchor="last"))
+    np.testing.assert_array_equal(parameters(learner), before)
+
+
+@pytest.mark.parametrize("name", TABULAR)
+@pytest.mark.parametrize("fields", [{"radius": 0.1}, {"anchor": "keep"}, {"visit_error": 1.0}, {"entropy": 0.1}])
+def test_an_optimistic_step_is_nothing_else(name, fields):
+    with pytest.raises(NotImplementedError, match="optimistic step cannot be combined"):
+        LEARNERS[name]().improve(Weights(1.0, np.zeros(1), optimistic=True, **fields))
 
 
 def test_the_response_to_a_step_from_a_kept_anchor():

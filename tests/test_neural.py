@@ -3,6 +3,7 @@
 import json
 from itertools import islice
 from types import SimpleNamespace
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -292,13 +293,6 @@ def test_lean_copies_and_other_batches_give_the_same_rollouts():
             np.testing.assert_array_equal(values, getattr(theirs, name), err_msg=name)
 
 
-def test_truncated_episodes_need_their_last_observation():
-    envs = corridor(limit=2)
-    whole, envs.step = envs.step, lambda actions: (*whole(actions)[:4], {"cost": np.ones(2)})
-    with pytest.raises(RuntimeError, match=r"failed in step 1 of a rollout.*final_obs"):
-        collect(envs, walker([0.0, 50.0]), 4, 1, np.random.default_rng(0))
-
-
 def test_rollouts_tell_ends_from_cuts():
     rollout = collect(corridor(), walker([0.0, 50.0]), 7, 1, np.random.default_rng(0))
     np.testing.assert_array_equal(rollout.seen[:, 0, 0], [0, 1, 2, 0, 1, 2, 0])
@@ -341,6 +335,28 @@ def test_rollouts_tell_ends_from_cuts():
 def test_bad_environments_are_named(bad, words):
     with pytest.raises((RuntimeError, ValueError), match=words):
         collect(corridor(bad=bad), walker([50.0, 0.0]), 6, 1, np.random.default_rng(0))
+
+
+class Endless(gymnasium.vector.VectorEnv):
+    """Two environments whose episodes are cut after two steps, without their last observations."""
+
+    metadata: ClassVar = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
+    num_envs = 2
+    single_observation_space, single_action_space = Corridor.observation_space, Corridor.action_space
+
+    def reset(self, *, seed=None, options=None):
+        self.age = 0
+        return np.zeros((2, 1)), {}
+
+    def step(self, actions):
+        self.age = (self.age + 1) % 2
+        cut = np.full(2, self.age == 0)
+        return np.full((2, 1), self.age), np.ones(2), np.zeros(2, dtype=bool), cut, {"cost": np.ones(2)}
+
+
+def test_a_cut_without_its_last_observation_is_not_taken_for_an_end():
+    with pytest.raises(RuntimeError, match=r"step 1 .*truncated an episode without its last observation.*final_obs"):
+        collect(Endless(), walker([0.0, 0.0]), 5, 1, np.random.default_rng(0))
 
 
 # Acting

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import gymnasium
 import numpy as np
@@ -15,6 +16,8 @@ import pytest
 import cmdpkit as ck
 from cmdpkit.certificates.episodes import NORMAL
 from cmdpkit.envs import WithCosts
+from cmdpkit.envs.numbers import numbers_of
+from cmdpkit.files import load_tensors, save_tensors
 from test_cli import on_screen, program
 
 ACROBOT = "cmdpkit/ConstrainedAcrobot-v0"
@@ -212,6 +215,50 @@ def test_another_environment_of_the_same_name_is_not_resumed(tmp_path):
         run(0.0, iterations=2, resume=True)
 
 
+def test_a_changed_speed_limit_is_noticed_before_it_is_reached(tmp_path):
+    """0.8 and 0.9 are the same to an untrained policy in its first steps."""
+
+    def run(make, iterations=1, resume=None):
+        return ck.train(make, limits=[5], iterations=iterations, resume=resume, out=tmp_path / "run", **SMALL)
+
+    run(lambda: WithCosts(gymnasium.make("CartPole-v1"), lambda s: abs(s.next_observation[0]) > 0.8))
+    changed = lambda: WithCosts(gymnasium.make("CartPole-v1"), lambda s: abs(s.next_observation[0]) > 0.9)  # noqa: E731
+    with pytest.raises(ValueError, match=r'its numbers in the code of the environment is \["0.0", "0.8"\]'):
+        run(changed, resume=True)
+    # a run of a version that did not store them goes on
+    path = tmp_path / "run/checkpoint.safetensors"
+    arrays = load_tensors(path, "cmdpkit checkpoint")
+    identity = {name: value for name, value in json.loads(arrays["run"]).items() if "numbers" not in name}
+    save_tensors(path, "cmdpkit checkpoint", arrays | {"run": json.dumps(identity)})
+    assert run(changed, 2, resume=True).iterations == 2
+
+
+TOP = 0.25
+
+
+def too_far(step):
+    return abs(step.observation[0]) > TOP
+
+
+class Bounded(gymnasium.Env):
+    top = 1.5
+
+    def step(self, action, scale=3.0):
+        return self.top > 7.0 * scale
+
+
+def test_the_numbers_of_an_environment():
+    far = 4.5
+    assert numbers_of("CartPole-v1") == []
+    assert numbers_of(lambda: WithCosts(gymnasium.make("CartPole-v1"), too_far)) == ["0.0", "0.25"]
+    assert numbers_of(partial(lambda a, b: a > b * far, 2, b=6.0)) == ["4.5", "2.0", "6.0"]
+    assert numbers_of(Bounded) == ["1.5", "7.0", "3.0"]
+    assert numbers_of(lambda: Bounded()) == numbers_of(Bounded)
+    loop: list[object] = list(range(5_000))
+    loop[0] = loop
+    assert len(numbers_of(lambda: loop)) == 1_000
+
+
 def test_another_or_a_damaged_run_is_not_resumed(tmp_path):
     folder = tmp_path / "run"
     ck.train(ACROBOT, limits=[5, 5], iterations=2, out=folder, **SMALL)
@@ -355,8 +402,6 @@ def test_a_failure_leaves_policy_and_history_together(tmp_path):
 
 
 def test_partial_functions_resume(tmp_path):
-    from functools import partial
-
     for resume in (False, True):
         result = ck.train(
             partial(Coin, "none"), limits=[4.0], iterations=2 + 2 * resume, out=tmp_path / "r", resume=resume, **COIN

@@ -13,7 +13,7 @@ from cmdpkit.rules.base import Rule, View, Weights
 class Learner(Protocol):
     """Owns a policy, evaluates it, and improves it for a given mix of costs.
 
-    It honours every field of `Weights`, and `restore(state())` restores it bit for bit.
+    It honours every field of `Weights` or refuses it, and `restore(state())` restores it bit for bit.
     """
 
     def look(self) -> View:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 NEURAL = "pip install 'cmdpkit[neural]', or in a clone of it .venv/bin/pip install -c constraints.txt -e '.[neural]'"
 
+NUMBERS = "numbers in the code of the environment"
+
 TRAINED = "All iterations are done. Use certify_on_episodes to certify the policy on fresh episodes."
 
 
@@ -63,7 +65,8 @@ def train(
             `info["cost"]` or `info["costs"]` (`cmdpkit.envs.WithCosts` adds them).
         method: a registered method, such as "pmd-pd", "npg-pd" or "crpo" (docs/methods.md lists them with their
             options), or an instance of a rule, as in `cmdpkit.rules.CRPO(first=True)`, also of a class of your own.
-        limits: one limit per cost. `float("inf")` only records a cost; without limits no costs are read.
+        limits: one limit per cost. `float("inf")` only records a cost: every cost that is reported needs a limit. An
+            environment that reports none needs none.
         measure: what a limit bounds: "episode", the sum over an episode of at most `steps` steps, as in the paper;
             "discounted", the discounted sum; "step", the average per step.
         seed: seed of all random numbers; the same seed gives the same result.
@@ -97,6 +100,7 @@ def train(
         import safetensors  # noqa: F401 - for checkpoints
         import torch
 
+        from cmdpkit.envs.numbers import numbers_of
         from cmdpkit.learners.neural.learner import NeuralLearner
     except ImportError as error:
         raise ImportError(f"training needs PyTorch, Gymnasium and safetensors: {NEURAL}") from error
@@ -104,7 +108,7 @@ def train(
         learner = NeuralLearner(env, limits, measure, int(seed), choice.settings, workers)  # sets PyTorch to one thread
         identity = {"env": _name(env), "limits": learner.limits.tolist(), "measure": measure, "seed": int(seed)}
         if folder is not None:  # two functions that make environments may have the same name
-            identity["environment"] = learner.fingerprint()
+            identity |= {"environment": learner.fingerprint(), NUMBERS: numbers_of(env)}
         store = _store(folder, identity | choice.identity(), resume)
         with _display(progress, learner, choice, iterations, _with_one_argument(callback)) as watch:
             budget = Budget(int(iterations), time_limit, watch)
@@ -277,7 +281,7 @@ def _store(folder: Path | None, identity: dict[str, Any], resume: bool | None) -
     if folder is None:
         return Checkpoint(None, identity)
     folder.mkdir(parents=True, exist_ok=True)
-    return Checkpoint(folder / "checkpoint.safetensors", identity, save_tensors, load_tensors)
+    return Checkpoint(folder / "checkpoint.safetensors", identity, save_tensors, load_tensors, (NUMBERS,))
 
 
 def _board(folder: Path | None, rows: int) -> Any:

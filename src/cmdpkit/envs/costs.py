@@ -58,7 +58,7 @@ class WithCosts(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
-        self._before = _kept(observation)
+        self._before = kept(observation)
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -66,7 +66,7 @@ class WithCosts(gymnasium.Wrapper[Any, Any, Any, Any]):
         earned = float(reward) if isinstance(reward, float) else as_reward(reward, self.env)
         # as Step(...) in two thirds of its time
         taken = tuple.__new__(Step, (self._before, action, earned, observation, terminated, truncated, info))
-        self._before = observation.copy() if type(observation) is np.ndarray else _kept(observation)
+        self._before = observation.copy() if type(observation) is np.ndarray else kept(observation)
         if "cost" in info or "costs" in info:
             raise ValueError(f"{self.env} already reports costs; WithCosts is not needed")
         costs = self._fn(taken)
@@ -101,8 +101,7 @@ class SixTuple(gymnasium.Wrapper[Any, Any, Any, Any]):
             )
         observation, reward, cost, terminated, truncated, info = answer
         costs = _checked(cost, lambda: f"{self.env} returned in step")
-        others = {name: value for name, value in info.items() if name not in ("cost", "costs")}
-        return observation, reward, terminated, truncated, {**others, _name(costs): costs}
+        return observation, reward, terminated, truncated, {**_others(info), _name(costs): costs}
 
 
 class FloatCosts(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -110,9 +109,11 @@ class FloatCosts(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        for name in ("cost", "costs"):
-            if name in info:
-                info = {**info, name: _checked(info[name], lambda: f"{self.env} reported in step")}
+        reported = reported_costs(info, self.env)
+        if reported is not None:
+            info = {**_others(info), reported[0]: reported[1]}
+        if terminated or truncated:  # a batch resets at once, which may write into the same array
+            observation = kept(observation)
         return observation, as_reward(reward, self.env), terminated, truncated, info
 
 
@@ -123,10 +124,11 @@ class Validated(dict[str, Any]):
 
 
 def reported_costs(info: Mapping[str, Any], env: Any) -> tuple[str, float | Array] | None:
-    """Name and value of the costs that one environment reported, validated and converted to float."""
+    """The costs that one environment reported, validated and converted to float, and the name that suits them."""
     for name in ("costs", "cost"):
         if name in info:
-            return name, _checked(info[name], lambda: f"{env} reported in step")
+            costs = _checked(info[name], lambda: f"{env} reported in step")
+            return _name(costs), costs
     return None
 
 
@@ -143,12 +145,12 @@ def read_costs(infos: Mapping[str, Any], num_envs: int, count: int | None = None
     if isinstance(infos, Validated) and infos.costs.shape[1] == count:
         return infos.costs
     costs, reported = _present(infos)
-    if costs is None or "final_info" in infos:
-        final, last = _present(infos.get("final_info", {}))
+    if "final_info" in infos:  # where an episode ended, the other infos are those of the reset
+        final, last = _present(infos["final_info"])
+        ended = np.asarray(infos["_final_info"])
         if final is not None:
-            ended = np.asarray(infos["_final_info"])
             costs = final if costs is None else np.where(ended[:, None], final, costs)
-            reported = np.where(ended, last, reported)
+        reported = np.where(ended, last, reported)
     if costs is None and count == 0:
         return np.zeros((num_envs, 0))
     if costs is None:
@@ -161,8 +163,8 @@ def read_costs(infos: Mapping[str, Any], num_envs: int, count: int | None = None
     if reported is not True and not np.all(reported):
         i = int(np.flatnonzero(~np.broadcast_to(reported, num_envs))[0])
         raise ValueError(
-            f"environment {i} reported no cost in a step in which others did; every environment must report its costs "
-            "in every step, also where they are 0"
+            f"environment {i} reported no cost in a step; every environment must report its costs in every step, also "
+            "where they are 0, and in the last one of an episode"
         )
     if count is not None and costs.shape[1] != count:
         raise ValueError(
@@ -191,8 +193,18 @@ def _present(infos: Mapping[str, Any]) -> tuple[Array | None, Any]:
             "the first environment that reports, and cuts off the fractions of the others' costs: report floats, as "
             "cmdpkit.envs.FloatCosts(env) does, or pass a function that makes one environment"
         )
-    costs = np.asarray(infos[name], dtype=np.float64)
-    return costs if name == "costs" else costs[:, None], reported
+    try:
+        costs = np.asarray(infos[name], dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"the vector environment reports the costs {infos[name]!r}; a number or an array of numbers is needed from "
+            "every environment, as cmdpkit.envs.FloatCosts(env) reports them"
+        ) from None
+    return costs[:, None] if costs.ndim == 1 else costs, reported
+
+
+def _others(info: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in info.items() if name not in ("cost", "costs")}
 
 
 def _name(costs: float | Array) -> str:
@@ -205,6 +217,8 @@ def _checked(costs: Any, what: Callable[[], str]) -> float | Array:
         return float(costs)
     try:
         array = np.asarray(costs, dtype=np.float64)
+        if np.asarray(costs).dtype.kind in "US":  # NumPy reads "1" as a number
+            raise TypeError
     except (TypeError, ValueError):
         raise TypeError(f"the cost that {what()} is {costs!r}; a number or a list of numbers is needed") from None
     if array.ndim > 1 or array.size == 0:
@@ -215,14 +229,14 @@ def _checked(costs: Any, what: Callable[[], str]) -> float | Array:
 
 
 def as_reward(reward: Any, env: Any) -> float:
-    if isinstance(reward, NUMBERS) or np.ndim(reward) == 0:
+    if isinstance(reward, NUMBERS) or (isinstance(reward, np.ndarray) and reward.ndim == 0):
         return float(reward)
+    fix = ": return reward.item()" if np.size(reward) == 1 and np.ndim(reward) else ""
     raise TypeError(
-        f"{env} returned the reward {reward!r} of shape {np.shape(reward)}; a step's reward must be one number: "
-        "return reward.item()"
+        f"{env} returned the reward {reward!r} of shape {np.shape(reward)}; a step's reward must be one number{fix}"
     )
 
 
-def _kept(observation: Any) -> Any:
-    """Copy an array that the environment might overwrite."""
+def kept(observation: Any) -> Any:
+    """A copy of an array that the environment might overwrite."""
     return observation.copy() if isinstance(observation, np.ndarray) else observation

@@ -14,7 +14,7 @@ from gymnasium.vector.utils import concatenate
 from numpy.typing import NDArray
 
 from cmdpkit.checks import Array
-from cmdpkit.envs.costs import Validated, as_reward, reported_costs
+from cmdpkit.envs.costs import Validated, as_reward, kept, reported_costs
 
 Truths = NDArray[np.bool_]
 
@@ -93,7 +93,7 @@ class LeanBatch(SyncVectorEnv):
             else:
                 others[i] = reported_costs(info, env)
             if terminated or truncated:
-                ends.append((i, terminated, truncated, copy(observation)))  # a reset may overwrite it
+                ends.append((i, terminated, truncated, kept(observation)))  # a reset may overwrite it
                 observation, _ = env.reset()
             shown[i] = observation if getattr(observation, "shape", None) == shape else self._checked(observation)
         return (self._infos(others, earned) if others else None), ends

@@ -17,10 +17,10 @@ from cmdpkit.evaluation.patience import breathe
 from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.slater import slater_margin
 from cmdpkit.learners.response import MirrorResponse, by_action
-from cmdpkit.learners.tabular import above_floor, projected, reference_span, refuse_growth, within_radius
+from cmdpkit.learners.tabular import above_floor, projected, reference_span, within_radius
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
-from cmdpkit.rules.base import View, Weights
+from cmdpkit.rules.base import View, Weights, refuse
 
 BACKUPS, TURN = 200, 10
 """At most, before a mirror step, and after how many of them their rate is judged (measured: docs/decisions.md)."""
@@ -131,7 +131,7 @@ class ExactLearner:
 
     def improve(self, weights: Weights) -> int:
         """t_k steps of regularised natural gradient on c̃, anchored as `weights.anchor` says (eq. npg-entropy)."""
-        refuse_growth(weights)
+        refuse(self, weights, "allowed_growth")  # it is judged on samples of the old policy
         self._forget_view()  # it is of the policy that is left now
         self.accuracy = 0.0 if weights.accuracy is None else weights.accuracy
         if weights.anchor == "return":

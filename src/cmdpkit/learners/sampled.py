@@ -11,9 +11,9 @@ import numpy as np
 from cmdpkit.checks import Array, ConstraintArray
 from cmdpkit.learners.estimators import Outlook, Pooled, Rollouts
 from cmdpkit.learners.response import MirrorResponse, by_action
-from cmdpkit.learners.tabular import above_floor, projected, refuse_growth, within_radius
+from cmdpkit.learners.tabular import above_floor, projected, within_radius
 from cmdpkit.policy import TabularPolicy
-from cmdpkit.rules.base import View, Weights
+from cmdpkit.rules.base import View, Weights, refuse
 
 ESTIMATOR = "estimator_"
 """Prefix of the estimator's entries in the learner's state."""
@@ -75,7 +75,7 @@ class SampledLearner:
         A radius is enforced in every state, because visits are not known. The accuracy of estimates depends on the
         samples alone, whatever `weights.accuracy` is.
         """
-        refuse_growth(weights)
+        refuse(self, weights, "allowed_growth")  # it is judged on samples of the old policy
         if self.predicts:
             self.policy = above_floor(self.policy)
         if weights.anchor == "return":

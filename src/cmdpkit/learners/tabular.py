@@ -7,7 +7,6 @@ import numpy as np
 from cmdpkit.checks import Array, PairTable
 from cmdpkit.model import Pairs
 from cmdpkit.policy import TabularPolicy
-from cmdpkit.rules.base import Weights
 
 LOWEST_LOG_PROBABILITY = -700.0
 """Smaller probabilities underflow, and their logarithms would take many steps to recover."""
@@ -18,12 +17,6 @@ BISECTIONS = 60
 def reference_span(spans: Array) -> Array:
     """Spans that set the scale of steps; a constant cost has span one."""
     return np.where(spans > 0.0, spans, 1.0)
-
-
-def refuse_growth(weights: Weights) -> None:
-    """Raise an error if the costs of a step are to be judged on samples, of which a table has none."""
-    if weights.allowed_growth is not None:
-        raise NotImplementedError("allowed_growth is judged on the samples of a neural policy; leave it None")
 
 
 def above_floor(policy: TabularPolicy, floor: float = LOWEST_LOG_PROBABILITY) -> TabularPolicy:

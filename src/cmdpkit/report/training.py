@@ -88,8 +88,7 @@ def episodes_report(certificate: SimulationCertificate, limits: Sequence[float])
         value = f"{certificate.constraint_values[i]:.5g}"
         table.add_row(f"cost {i + 1}", value, f"{low:.5g} to {high:.5g}", f"<= {limit:.6g}", f"[{colour}]{verdict}[/]")
     note = f"{certificate.rollouts:,} fresh episodes of at most {certificate.horizon} steps"
-    if certificate.deterministic:
-        note += ", with the most likely actions"
+    note += f", with {'the most likely actions' if certificate.deterministic else 'actions drawn from the policy'}"
     if certificate.assumption:
         note += f"; assuming that {certificate.assumption}"
     return Group(table, "", Text(note, style="dim"))

@@ -15,7 +15,7 @@ from cmdpkit.checks import Array, ConstraintArray, CostArray
 
 
 class Weights(NamedTuple):
-    """Weights, step and accuracy of a policy improvement. Every learner honours every field.
+    """Weights, step and accuracy of a policy improvement. Every learner honours every field, or refuses it.
 
     The mixed cost is c̃ = objective · c_0 + Σ constraints_i · c_i. None leaves a field to the learner's settings.
     """
@@ -31,6 +31,20 @@ class Weights(NamedTuple):
     entropy: float | None = None  # τ: the mixed cost is c̃ + τ log π, and the anchor is the uniform policy
     allowed_growth: ConstraintArray | None = None  # by how much each V_i may grow, as samples of the old policy predict
     optimistic: bool = False  # two projected steps with one gradient: of a second policy, and from there of this one
+
+
+def refuse(learner: Any, weights: Weights, *unsupported: str) -> None:
+    """Raise an error if a field is set that this learner cannot honour, or one that contradicts another."""
+    if weights.anchor not in (None, "keep", "return"):
+        raise ValueError(f"weights.anchor must be None, 'keep' or 'return', not {weights.anchor!r}")
+    given = {name for name, value in weights._asdict().items() if value is not None and value is not False}
+    for name in unsupported:
+        if name in given:
+            raise NotImplementedError(f"{type(learner).__name__} cannot take steps with weights.{name}")
+    # a projected step has the size that it has, and starts from a policy of its own
+    for name in ("radius", "anchor", "visit_error", "entropy"):
+        if weights.optimistic and name in given:
+            raise NotImplementedError(f"an optimistic step cannot be combined with weights.{name}")
 
 
 class State(NamedTuple):

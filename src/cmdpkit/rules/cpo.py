@@ -99,8 +99,14 @@ class Linearised(NamedTuple):
 class CPO:
     """The step that lowers the objective most among those that meet every limit to first order, within the radius.
 
+        minimise g_0ᵀs subject to V_i/length + g_iᵀs ≤ 0 for all i, ½ sᵀFs ≤ δ:   s = −F⁻¹(g_0 + Σ ν_i g_i)/λ
+
     Where there is no such step, the next one is on the costs alone and leads towards the nearest. The line search
     refuses steps after which the samples predict that a limit is exceeded, or exceeded by more than before.
+
+    This is the paper's practical algorithm: its dual in closed form for one limit is solved numerically for any number,
+    and the recovery for one limit, −√(2δ/g_1ᵀF⁻¹g_1) F⁻¹g_1, becomes a step along Σ ν_i F⁻¹g_i. V_i is the measure of
+    the run, by default the undiscounted sum of an episode, and length its mean number of steps.
     """
 
     def start(self, view: View) -> State:

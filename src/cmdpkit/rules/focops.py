@@ -17,7 +17,13 @@ from cmdpkit.rules.registry import register
 class FOCOPS:
     """The best policy of every state is known up to its normaliser, and the network follows it by plain gradients.
 
-    The multipliers ν are in units of the deviations of the advantages, and move before the policy does.
+    The multipliers ν are in units of the deviations of the advantages, and move before the policy does:
+
+        ν ← P(ν + η′ V(π_k)),   minimise the mean of KL(π_θ ‖ π_k) + (ρ/λ)(A_0 + Σ ν_i A_i) where KL ≤ δ
+
+    with ρ = π_θ/π_k, A_0 the advantage of −reward, and temperature λ and radius δ of the learner. This is Algorithm 1
+    of the paper, with its η′ = 0.01, ν at most 2 and λ = 1.5. The sum of advantages is standardised as a whole, a step
+    that ends beyond the radius is shortened to it, and limits are on the measure of the run.
     """
 
     eta_dual: float | ConstraintArray = option(0.01, POSITIVE_EACH, "Dual step, per unit of violation.")

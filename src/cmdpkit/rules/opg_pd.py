@@ -33,6 +33,9 @@ class OPGPD:
         π̂ ← P(π̂ − step · Q_k),   π_{k+1} = P(π̂ − step · Q_k),   λ̂ ← P(λ̂ + η′ V_k),   λ_{k+1} = P(λ̂ + η′ V_k)
 
     with Q_k and V_k of π_k and λ_k, and P the Euclidean projection on probabilities and on [0, dual_cap].
+
+    This is the paper's equation (9), for several limits, with its two lines in the other order. It proves a linear rate
+    of the last iterate for one small step η in place of both `step` and η′, which follow the model's scale here.
     """
 
     eta_dual: float | ConstraintArray | None = option(

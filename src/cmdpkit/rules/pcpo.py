@@ -16,8 +16,13 @@ from cmdpkit.rules.registry import register
 class PCPO:
     """Projection-based constrained policy optimisation, with the projection by the KL divergence.
 
-    Both steps are one here, −t F⁻¹(g_0 + Σ ν_i g_i): t leads to the boundary of the trust region, and ν is that of the
-    nearest policy within the limits, to first order. A step that is longer than the radius allows is shortened.
+    Both steps are one here, −F⁻¹(t g_0 + Σ ν_i g_i): t = √(2δ/g_0ᵀF⁻¹g_0) leads to the boundary of the trust region,
+    and ν is that of the nearest policy within the limits, to first order: for one limit the paper's
+
+        ν = (V/length − t g_0ᵀF⁻¹g_1)₊ / g_1ᵀF⁻¹g_1
+
+    and for several a quadratic program. Other than in the paper, a line search follows: a step that is longer than the
+    radius allows, or after which the samples predict that a limit is exceeded by more than before, is shortened.
     """
 
     def start(self, view: View) -> State:

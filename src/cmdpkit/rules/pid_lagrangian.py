@@ -24,7 +24,13 @@ class State(NamedTuple):
 @register("pid-lagrangian", multipliers=False, neural={"kp": 5e-3, "ki": 5e-4, "kd": 5e-3, "inner_steps": 2})
 @dataclass(frozen=True)
 class PIDLagrangian:
-    """The multiplier reacts to the violation, its sum and its increase, all measured at the new policy."""
+    """The multiplier reacts to the violation, its sum and its increase, all measured at the new policy.
+
+        I ← (I + V)₊,   λ ← (K_P V + K_I I + K_D (V − V_before)₊)₊
+
+    This is Algorithm 2 of the paper, one controller per limit, with objective and costs divided by 1 + Σ λ_i. The value
+    before the first is that of the initial policy and not 0, and signals are not smoothed.
+    """
 
     kp: float | ConstraintArray | None = option(
         None, NONNEGATIVE_EACH, "Proportional gain; the default follows the model's scale."

@@ -17,8 +17,11 @@ from cmdpkit.rules.registry import register
 class RCPO:
     """Reward constrained policy optimisation: slow projected ascent of the multipliers on the values just measured.
 
-    With the trust region of `train` it is TRPO-Lagrangian (Ray, Achiam and Amodei 2019), with the surrogate "clip"
-    PPO-Lagrangian.
+        λ ← P(λ + η′ V(π_{k+1})),   P the projection on [0, dual_cap]
+
+    The policy is improved for the reward r − Σ λ_i c_i. The paper has one critic of this penalised reward, and step
+    sizes that fall on three time scales; here every cost has its own critic, and η′ is fixed. With the trust region of
+    `train` it is TRPO-Lagrangian (Ray, Achiam and Amodei 2019), with the surrogate "clip" PPO-Lagrangian.
     """
 
     eta_dual: float | ConstraintArray | None = option(

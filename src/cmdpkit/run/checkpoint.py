@@ -22,6 +22,7 @@ class Checkpoint:
         path: the file; a run whose state is found there continues from it.
         run: the identity of the run, as plain JSON; a state with another identity is rejected.
         write, read: functions that write and read a file, like `save_arrays` and `load_arrays`.
+        newer: names in the identity that runs of earlier versions do not have; they are not compared with those.
     """
 
     def __init__(
@@ -30,8 +31,9 @@ class Checkpoint:
         run: dict[str, Any],
         write: Callable[[PathLike, str, dict[str, Any]], None] = save_arrays,
         read: Callable[[PathLike, str], dict[str, Any]] = load_arrays,
+        newer: tuple[str, ...] = (),
     ) -> None:
-        self.path, self.run = path, json.loads(json.dumps(run))
+        self.path, self.run, self._newer = path, json.loads(json.dumps(run)), newer
         self._write, self._read = write, read
         if path is not None:
             check_folder(path)
@@ -46,7 +48,8 @@ class Checkpoint:
             found = json.loads(str(arrays.pop("run")))
         except (KeyError, ValueError) as error:
             raise ValueError(f"{self.path} is damaged: the identity of the run is missing") from error
-        other = [name for name in self.run if found.get(name) != self.run[name]]
+        compared = [name for name in self.run if name in found or name not in self._newer]
+        other = [name for name in compared if found.get(name) != self.run[name]]
         if other:
             name = other[0]
             raise ValueError(

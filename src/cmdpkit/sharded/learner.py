@@ -12,7 +12,7 @@ import numpy as np
 from cmdpkit.checks import Array, ConstraintArray
 from cmdpkit.evaluation.patience import breathe
 from cmdpkit.learners.tabular import reference_span
-from cmdpkit.rules.base import View, Weights
+from cmdpkit.rules.base import View, Weights, refuse
 from cmdpkit.sharded.crew import Crew, Step
 from cmdpkit.sharded.mirror import Normaliser
 from cmdpkit.sharded.oracle import FIRST_BATCH, MOST_SWEEPS, Oracle, needed
@@ -82,6 +82,7 @@ class ShardedLearner:
 
     def improve(self, weights: Weights) -> int:
         """One mirror step on c̃, anchored as `weights.anchor` says; none where it returns to its anchor."""
+        refuse(self, weights, "radius", "entropy", "allowed_growth", "optimistic")
         self.accuracy = FINEST if weights.accuracy is None else max(weights.accuracy, FINEST)
         self.crew.each("hold", weights.anchor, FLOOR)
         steps = 1 if weights.inner_steps is None else weights.inner_steps

@@ -157,7 +157,8 @@ def _verdicts(results: Sequence[TrainingResult], proofs: Sequence[Any]) -> list[
     known = next(proof for proof in proofs if proof is not None)
     titles = ["run", "method", "", "mean", f"{100.0 * known.confidence:g} % interval", "limit", "verdict"]
     note = (
-        f"{known.rollouts:,} fresh episodes of at most {known.horizon:,} steps per run, apart from those of training."
+        f"{known.rollouts:,} fresh episodes of at most {known.horizon:,} steps per run, apart from those of training, "
+        f"with {'the most likely actions' if known.deterministic else 'actions drawn from the policy'}."
     )
     note += f" The intervals of a run hold together, assuming that {known.assumption}." if known.assumption else ""
     return [table(titles, rows, (0, 1, 2, 6), missed), paragraphs([note], "note")]

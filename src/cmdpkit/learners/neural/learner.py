@@ -34,7 +34,7 @@ from cmdpkit.learners.neural.stream import Stream
 from cmdpkit.learners.neural.trust_region import PolicyStep, trust_region_step
 from cmdpkit.model import AtMost, Problem
 from cmdpkit.options import validated
-from cmdpkit.rules.base import Weights
+from cmdpkit.rules.base import Weights, refuse
 from cmdpkit.settings import NeuralSettings
 
 
@@ -244,8 +244,7 @@ class NeuralLearner:
         A step is as long as the radius allows, or as `weights.step` says if that is shorter. The accuracy of estimates
         depends on the samples alone, whatever `weights.accuracy` is.
         """
-        if weights.entropy is not None or weights.optimistic:
-            raise NotImplementedError("steps with entropy and optimistic steps need a table of probabilities")
+        refuse(self, weights, "entropy", "optimistic")  # they need a table of probabilities
         if weights.anchor == "return":
             self.theta = self._anchor
             self._forget()

@@ -230,7 +230,10 @@ def _advance(envs: Any, actions: Any, shown: Any, earned: Array) -> tuple[dict[s
     if "final_obs" in infos:
         return infos, [(int(i), terminated[i], truncated[i], infos["final_obs"][i]) for i in over]
     if (truncated & ~terminated).any():
-        raise ValueError("an episode was truncated, but infos['final_obs'] does not have its last observation")
+        raise ValueError(
+            f"{envs} truncated an episode without its last observation, which says what would have followed: "
+            "report it in infos['final_obs']"
+        )
     return infos, [(int(i), terminated[i], truncated[i], None) for i in over]
 
 
