@@ -131,7 +131,7 @@ def test_one_step_by_hand():
     """σ = (4, ½), M = 1 and an estimate (1, −½; −½, 1) of H: r = 1, S = ¼ · 2, the scatter is all of its 2.5,
     so that ω = ½/3 and H_01 = −1/12. With u = 0 before, far = 10 · ½ · √0.04 = 1, and with V = 2
     a = 0.2 · 2 = 0.4, slope = 0.4 + 1/12 = 29/60, hessian = 1 + 2, u = 29/180, λ = u · 4/½."""
-    rule, seen = TrustRegionPMDPD(), view([2.0], [4.0, 0.5], np.eye(2), [[1.0, -0.5], [-0.5, 1.0]])
+    rule, seen = TrustRegionPMDPD(pull=0.2), view([2.0], [4.0, 0.5], np.eye(2), [[1.0, -0.5], [-0.5, 1.0]])
     weights, state = rule.propose(rule.start(seen), seen)
     assert weights.objective == 1.0
     np.testing.assert_allclose(weights.constraints, [58 / 45], rtol=1e-12)

@@ -431,15 +431,16 @@ def test_critics_learn_values_of_any_scale():
     assert ((critics.values(x) - truth).std(axis=0) < 0.1 * truth.std(axis=0)).all()
 
 
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize(("hidden", "rows"), [([64, 64], 400), ([5], 30), ([], 7)])
-def test_compiled_critics_are_those_of_pytorch(hidden, rows, monkeypatch):
+def test_compiled_critics_are_those_of_pytorch(hidden, rows, activation, monkeypatch):
     """Also in minibatches that are made in several blocks, and in a last one that is smaller."""
     rng = np.random.default_rng(0)
     x, returns = rng.normal(size=(rows, 6)).astype(np.float32), rng.normal(size=(rows, 3))
     fitted = []
     for widest in (regression.WIDEST, 0):
         monkeypatch.setattr(regression, "WIDEST", widest)
-        critics = Critics(6, 3, hidden, np.random.default_rng(1), epochs=3, minibatch=150)
+        critics = Critics(6, 3, hidden, np.random.default_rng(1), epochs=3, minibatch=150, activation=activation)
         before = critics.theta.copy()
         assert critics.fit(x, returns, np.random.default_rng(2))
         fitted.append(critics)
@@ -448,6 +449,13 @@ def test_compiled_critics_are_those_of_pytorch(hidden, rows, monkeypatch):
     assert np.abs(compiled.theta - before).max() > 1e-3
     for name in ("theta", "first", "second"):
         np.testing.assert_allclose(getattr(compiled, name), getattr(other, name), rtol=1e-4, atol=1e-6)
+
+
+def test_the_compiled_tanh_is_tanh_in_single_precision():
+    x = np.append(np.linspace(-12.0, 12.0, 100_001), [1e-30, -1e-30, 3e38, -3e38]).astype(np.float32)
+    y = x.copy()
+    regression.squash(y)
+    np.testing.assert_allclose(y, np.tanh(x.astype(np.float64)), rtol=4e-7, atol=0.0)
 
 
 def test_critics_keep_what_they_know_when_numbers_fail():

@@ -87,10 +87,10 @@ class NeuralSettings:
     )
     gamma: float = option(0.99, GAMMA, "Discount factor of the advantages and of the measure 'discounted'.")
     smoothing: float = option(
-        0.9, FRACTION, "Lambda of generalised advantage estimation; 1 gives Monte-Carlo returns minus values."
+        0.93, FRACTION, "Lambda of generalised advantage estimation; 1 gives Monte-Carlo returns minus values."
     )
     hidden: tuple[int, ...] = option((64, 64), WIDTHS, "Sizes of the hidden layers of policy and critics.")
-    activation: str = option("relu", choice("relu", "tanh"), "Activation of the hidden layers.")
+    activation: str = option("tanh", choice("tanh", "relu"), "Activation of the hidden layers.")
     deviation: float = option(
         0.6, POSITIVE, "Initial standard deviation of continuous actions, whose bounds are at -1 and 1."
     )

@@ -27,6 +27,7 @@ PAPER: dict[str, Any] = {
     "gamma": 0.98,
     "smoothing": 1.0,
     "hidden": [128, 128],
+    "activation": "relu",
     "radius": 0.003,
     "damping": 0.001,
     "cg_steps": 10,

@@ -77,7 +77,7 @@ class State(NamedTuple):
 class TrustRegionPMDPD:
     """PMD-PD with an implicit dual step within a trust region: the default of `train`, without anything to tune."""
 
-    pull: float = option(0.2, PART, "Part of a violation that one step is asked to remove.")
+    pull: float = option(0.3, PART, "Part of a violation that one step is asked to remove.")
     memory: float = option(2.0, POSITIVE, "Weight of the last multipliers against those that this asks for.")
 
     def start(self, view: View) -> State:

@@ -107,15 +107,15 @@ class Critics:
         count = -(-len(x) // minibatch)
         paces = np.array([regression.pace(self.rate, self.steps + k) for k in range(1, count + 1)])
         self.steps += count
-        if self.network.activate is torch.relu_ and max(a * b for a, b in pairwise(sizes)) <= regression.WIDEST:
-            moments = (self.first, self.second)
-            regression.epoch(x, targets, np.array(sizes), minibatch, self.theta, *moments, paces)
+        if max(a * b for a, b in pairwise(sizes)) <= regression.WIDEST:
+            shape, moments = (np.array(sizes), self.network.activate is torch.tanh_), (self.first, self.second)
+            regression.epoch(x, targets, *shape, minibatch, self.theta, *moments, paces)
         else:
             self._epoch_in_parts(torch.from_numpy(x), torch.from_numpy(targets), minibatch, paces, regression.descend)
 
     @torch.inference_mode()  # calls take a tenth less
     def _epoch_in_parts(self, x: Tensor, targets: Tensor, minibatch: int, paces: Floats, descend: Any) -> None:
-        """The same for networks that are wide, or not of ReLUs."""
+        """The same for wide networks."""
         theta, gradient = torch.from_numpy(self.theta), torch.empty(self.theta.size)
         layers, parts, ones = self.network.layers(theta), self.network.layers(gradient), torch.ones(minibatch)
         batches = zip(torch.split(x, minibatch), torch.split(targets, minibatch), paces, strict=True)
