@@ -173,8 +173,9 @@ class Band:
         """Search at these limits until the bounds are within share · tol, or the limits are refuted. True if so.
 
         With `near` a policy that is optimal for limits nearby is enough as well: what is searched for there completes
-        it, as mixtures of the two; whether they are within share · tol is only known then (False until that). With `quick` bounds come from backups of known values where these are enough, and
-        small models are not searched but pivoted.
+        it, as mixtures of the two. Whether they come within share · tol is not known before; the answer is False. With
+        `quick` bounds come from backups of known values where these are enough, and small models are not searched but
+        pivoted.
         """
         if self._done(offsets, share) or (quick and self._pivot(offsets) and self._done(offsets, share)):
             return True
