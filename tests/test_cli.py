@@ -1151,6 +1151,7 @@ def test_frontier_on_the_command_line(cmdpkit, tmp_path):
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert "infeasible" in cmdpkit("frontier", "paper", "--limit", "utility", "--limits", "6").out
     assert cmdpkit("frontier", "paper", "--limit", "power").code == 2
+    assert "its values are given by --limits 3" in cmdpkit("frontier", "paper", "--limit", "utility=3").err
 
 
 def test_diagnose_on_the_command_line(cmdpkit, files):

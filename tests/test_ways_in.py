@@ -478,6 +478,7 @@ def test_exploration_says_what_it_found(capsys):
 BAD_FUNCTIONS = {
     "sum": (lambda s, a: [(0.5, s, 0.0, (0.0,))], r"state 'good', action 'run': the probabilities sum to 0.5.*return"),
     "nothing": (lambda s, a: [], r"function\('good', 'run'\) returned no outcome"),
+    "None": (lambda s, a: None, r"function\('good', 'run'\) returned None; .*leave the action out by actions="),
     "short": (lambda s, a: [(1.0, s)], r"function\('good', 'run'\) returned \(1.0, 'good'\) as an outcome"),
     "costs": (lambda s, a: [(1.0, s, 0.0, (1.0, 2.0))], r"function\('good', 'run'\) returned .* as an outcome"),
     "cost name": (lambda s, a: [(1.0, s, 0.0, {"waer": 1.0})], r"function\('good', 'run'\) returned .*waer"),

@@ -226,6 +226,15 @@ def test_frozen_lake_by_hand():
     assert ck.solve(cmdp).objective == pytest.approx(0.9)
 
 
+def test_an_environment_can_be_named():
+    named = ck.CMDP.from_gymnasium("FrozenLake-v1", gamma=0.9)
+    assert_same(named, ck.CMDP.from_gymnasium(gymnasium.make("FrozenLake-v1"), gamma=0.9))
+    with pytest.raises(ValueError, match=r"Gymnasium cannot make 'FrozenPond-v1'"):
+        ck.CMDP.from_gymnasium("FrozenPond-v1", gamma=0.9)
+    with pytest.raises(TypeError, match=r"env must be a Gymnasium environment or the name of one, not 3"):
+        ck.CMDP.from_gymnasium(3, gamma=0.9)
+
+
 class Loop(gymnasium.Env):
     """Ends with probability 1/2 in a state that it also passes through."""
 

@@ -83,6 +83,9 @@ def frontier(
     lists = [[_number(text, "--limits") for text in part.split(",")] for part in values]
     limits = None if not lists else lists[0] if len(lists) == 1 else lists
     cmdp = find_model(model, parameters, names if is_table(model) else (), average=average, varied=names)
+    for name, given, value in (text.partition("=") for text in names):
+        if given and name in cmdp.names and not is_table(model):
+            raise ValueError(f"--limit takes a name alone: --limit {name!r}; its values are given by --limits {value}")
     names = tuple(cmdp.names) if is_table(model) else names  # the limits on columns have their sense in them
     settings: dict[str, Any] = {"tol": tol, "points": points, "time_limit": time_limit, "cluster": cluster}
     found = find(cmdp, names[0] if len(names) == 1 else names, limits, **settings)

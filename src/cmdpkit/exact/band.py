@@ -84,6 +84,7 @@ class Band:
         self._walked: set[bytes] = set()
         self._sought = False  # the policy with the most room has been looked for
         self._mixtures: dict[Any, Upper] = {}
+        self._strict: dict[bytes, Upper] = {}  # the last mixture within given limits: later columns only improve it
         self._programs: dict[Any, Program] = {}  # of mixtures, to continue from when columns have been added
         self._known: Array = np.zeros((0, 0))
 
@@ -101,7 +102,9 @@ class Band:
         """The best mixture of columns within the limits; within what `tol` allows where none is."""
         key = (objective, len(self.sums), offsets.tobytes())
         if key not in self._mixtures:
-            self._mixtures[key] = self._mixture(offsets, objective)
+            found = self._mixtures[key] = self._mixture(offsets, objective)
+            if objective == 0 and found.weights is not None and not found.relaxed:
+                self._strict[offsets.tobytes()] = found
         found = self._mixtures[key]
         if found.relaxed and objective == 0:  # what violates the limits a little may be better than the optimum
             found = found._replace(value=max(found.value, self.lower(offsets)[0]))
@@ -145,8 +148,11 @@ class Band:
 
     def width(self, offsets: Array) -> float:
         """The distance of the bounds, in units of what `tol` is relative to."""
-        upper, lower = self.upper(offsets).value, self.lower(offsets)[0]
-        return (upper - lower) / self.cmdp.proof_scale(upper) if np.isfinite(upper) else np.inf
+        return self._distance(self.upper(offsets), offsets)
+
+    def _distance(self, upper: Upper, offsets: Array) -> float:
+        value, lower = upper.value, self.lower(offsets)[0]
+        return (value - lower) / self.cmdp.proof_scale(value) if np.isfinite(value) else np.inf
 
     def policy(self, weights: Array) -> TabularPolicy:
         return self.search.mixed(np.append(weights, np.zeros(len(self.sums) - weights.size)))
@@ -167,8 +173,9 @@ class Band:
         """Search at these limits until the bounds are within share · tol, or the limits are refuted. True if so.
 
         With `near` a policy that is optimal for limits nearby is enough as well: what is searched for there completes
-        it, as mixtures of the two. With `quick` bounds come from backups of known values where these are enough, and
-        small models are not searched but pivoted.
+        it, as mixtures of the two. Whether they come within share · tol is not known before; the answer is False. With
+        `quick` bounds come from backups of known values where these are enough, and small models are not searched but
+        pivoted.
         """
         if self._done(offsets, share) or (quick and self._pivot(offsets) and self._done(offsets, share)):
             return True
@@ -176,6 +183,11 @@ class Band:
         search.quick = quick
         known, self.solves = len(search.cuts), self.solves + 1
         self._aim(search, self.lower(offsets)[0], share)
+        if quick and not near:
+            search.close()
+            self._keep(search, known)
+            if self._done(offsets, share):
+                return True
         for _ in search.steps():
             self._aim(search, search.upper if np.isfinite(search.upper) else search.bound, share)
             closed = search.upper - search.bound <= search.goal
@@ -186,8 +198,9 @@ class Band:
         self._keep(search, known)
         each = 8 * self.cmdp.states * (2 * self.cmdp.num_constraints + 4)
         self.anchors = [*self.anchors, search.anchor()][-max(1, ANCHOR_BYTES // each) :]
-        if not near:
-            self.step_inside(offsets)
+        if near:
+            return False  # it is looked at again when its neighbours are known
+        self.step_inside(offsets)
         return self._done(offsets, share)
 
     def _pivot(self, offsets: Array) -> bool:
@@ -219,10 +232,15 @@ class Band:
             self._append(policy, sums, sum_errors(cmdp, values, pi=pi, chain=system.chain))
 
     def _done(self, offsets: Array, share: float) -> bool:
+        known = self._strict.get(offsets.tobytes())
+        if known is not None and self._distance(known, offsets) <= share * self.tol:
+            return True
         return self.refutation(offsets)[0] > 0.0 or self.width(offsets) <= share * self.tol
 
     def _is_strict(self, offsets: Array) -> bool:
         """Whether a mixture is known that is strictly inside the limits."""
+        if offsets.tobytes() in self._strict:
+            return True
         found = self.upper(offsets)
         return found.weights is not None and not found.relaxed
 

@@ -93,6 +93,9 @@ NEAR = 0.5
 NEAREST = 20
 """Columns that the local model of a search with a goal is bounded by: those with the smallest Lagrangian."""
 
+BESIDE = 0.05
+"""A column beside a blend is looked for at prices higher or lower by this part first."""
+
 BLIND = 0.5
 """Where the oracle finds so much more than the local model, in units of what is left, its policy is the next viewpoint:
 the blend's actions are bad in states that it does not visit."""
@@ -181,8 +184,7 @@ class ColumnSearch:
         `sums` (m + 1,) are those of the columns, without limits: subtracting them one after another would add errors.
         """
         offsets = np.append(0.0, cmdp.offsets)
-        known = (self.columns, [s - offsets for s in sums], self.errors)
-        columns, values, errors = ([*part] for part in known)
+        columns, values, errors = [*self.columns], [*(np.array(sums) - offsets)] if sums else [], [*self.errors]
         other = ColumnSearch(cmdp, self.tol, self.stop, columns, values, rigorous=self.rigorous, errors=errors)
         other._oracle, other._oracle.cmdp, other._visits = self._oracle, cmdp, self._visits
         anchor = anchor or self.anchor()
@@ -192,8 +194,11 @@ class ColumnSearch:
             other._view = anchor.view._replace(values=anchor.view.values + shift)
         return other
 
-    def add(self, policy: Any, values: Array, state_values: Array | None = None, chain: Any = None) -> bool:
-        """Take a policy as a column, unless it is there, or one with the same values. `chain` is P_π, if known."""
+    def add(self, policy: Any, values: Array, state_values: Array | None = None, **known: Any) -> bool:
+        """Take a policy as a column, unless it is there, or one with the same values.
+
+        What else is known of it (its chain, costs or probabilities) need not be found again to bound its errors.
+        """
         if not np.isfinite(values).all():
             return False
         if self.values and (np.abs(np.array(self.values) - values) <= 1e-13 * self.scales).all(axis=1).any():
@@ -206,8 +211,11 @@ class ColumnSearch:
         self.values.append(values)
         if self.rigorous:
             assert state_values is not None
-            given = {"choice": policy} if isinstance(policy, np.ndarray) else {"pi": self.probabilities(policy)}
-            self.errors.append(sum_errors(self.cmdp, state_values, chain=chain, **given))
+            if isinstance(policy, np.ndarray):
+                known["choice"] = policy
+            elif known.get("pi") is None:
+                known["pi"] = self.probabilities(policy)
+            self.errors.append(sum_errors(self.cmdp, state_values, **known))
         return True
 
     def _ask(self, weights: Array, **ends: Any) -> Minimum:
@@ -246,7 +254,7 @@ class ColumnSearch:
     def _take(self, answer: Minimum) -> bool:
         """Take the oracle's answer as a column."""
         system = self._oracle.system
-        fresh = self.add(answer.choice, answer.values, self._oracle.state_values, system and system.chain)
+        fresh = self.add(answer.choice, answer.values, self._oracle.state_values, chain=system and system.chain)
         if fresh and self.plan.is_direct and system is not None:
             self._keep(system.state_occupancy())
         return fresh
@@ -492,14 +500,39 @@ class ColumnSearch:
     def _evaluate(self, blend: Blend) -> Viewpoint:
         """Take a randomised policy as a column."""
         self._factors = None
-        system, costs = self._system(blend.probabilities(self.cmdp.pairs))
         near = self._oracle.state_values if self._view is None else self._view.state_values
-        view = self._viewpoint(blend, system, system.state_values(costs, near, self._oracle.accuracy))
+        system, state_values, known = self._evaluated(blend, near)
+        view = self._viewpoint(blend, system, state_values)
         if self.goal and self.plan.has_factors and self.cmdp.criterion != "average":
             self._factors = system
-        if self.add(blend, view.values, view.state_values, system.chain):
+        if self.add(blend, view.values, state_values, **known):
             self._keep(view.visits)
         return view
+
+    def _evaluated(self, blend: Blend, near: Array | None) -> tuple[PolicySystem, Array, dict[str, Any]]:
+        """The linear system of a blend, its values (S, m + 1) from a guess, and what else `add` wants to know of it."""
+        pi = blend.probabilities(self.cmdp.pairs)
+        system, costs = self._system(pi)
+        known = {"chain": system.chain, "cost": costs, "pi": pi if self.rigorous else None}
+        del pi  # of a large model, before it is solved
+        return system, system.state_values(costs, near, self._oracle.accuracy), known
+
+    def close(self) -> None:
+        """Where the last blend is nearly optimal, but for other limits, add one beside it that meets these.
+
+        The prices are known: nothing is asked, and the local model is needed only in the directions in which limits are
+        missed. The new column is no viewpoint, so that its visits are not needed either.
+        """
+        view, prices = self._view, self.multipliers / self.units
+        if view is None or not self.view_excess <= self.goal:
+            return
+        local = LocalDual(self.cmdp, view, self.scales)
+        for direction in (np.zeros_like(prices), *np.diag(np.sign(view.values[1:]))):
+            local.look(prices * (1.0 + BESIDE * direction))
+        cap = max(FIRST_CAP, 2.0 * float(prices.max()))
+        blend, _ = local.blend(np.zeros_like(prices), cap, NEARLY * self.goal / float(self.scales[0]))
+        _, state_values, known = self._evaluated(blend, view.state_values)
+        self.add(blend, self.cmdp.initial @ state_values - np.append(0.0, self.cmdp.offsets), state_values, **known)
 
     def _system(self, pi: PairTable) -> tuple[PolicySystem, Array]:
         """The linear system of a randomised policy, and its costs (S, m + 1). Its probabilities need not be kept."""

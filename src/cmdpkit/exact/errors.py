@@ -13,11 +13,16 @@ from cmdpkit.model import CMDP
 
 
 def sum_errors(
-    cmdp: CMDP, state_values: Array, choice: Any = None, pi: PairTable | None = None, chain: Any = None
+    cmdp: CMDP,
+    state_values: Array,
+    choice: Any = None,
+    pi: PairTable | None = None,
+    chain: Any = None,
+    cost: Array | None = None,
 ) -> Array:
     """(m + 1,) bounds on |ρ · (V − V^π)| for values V (S, m + 1) of a policy: (S,) choices, or probabilities of pairs.
 
-    `chain` is P_π, if it is known already.
+    `chain` is P_π and `cost` (S, m + 1) is c_π, if they are known already.
 
     |V − V^π| ≤ max_s |c_π + γ P_π V − V| · Σ_k (γP_π)ᵏ1, and the largest rounding error of computing that. A long-run
     average lies between the least and the largest of c_π + P_π V − V.
@@ -25,11 +30,11 @@ def sum_errors(
     pairs = cmdp.pairs
     if pi is None:
         chain = chosen_chain(cmdp, choice) if chain is None else chain
-        cost = cmdp.costs[:, pairs.rows(choice)].T
+        cost = cmdp.costs[:, pairs.rows(choice)].T if cost is None else cost
         slack, terms = 0.0, cmdp.longest_row + 12 + cmdp.entry_error
     else:
         chain = mixed_chain(cmdp, pi) if chain is None else chain
-        cost = pairs.expect(pi, cmdp.costs)
+        cost = pairs.expect(pi, cmdp.costs) if cost is None else cost
         # The policy is played with probabilities that sum to one; what is stored may be off by rounding
         slack = float(np.abs(pairs.sum(pi) - 1.0).max()) + (pairs.largest + 2) * EPS
         terms = longest_row(chain) + 2 * pairs.largest + 12 + cmdp.entry_error

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation.backup import bellman, induction, induction_over_stages
+from cmdpkit.evaluation.backup import Backup, bellman, induction, induction_over_stages
 from cmdpkit.evaluation.bounds import backup_errors, bound_from_backup, local_bound
+from cmdpkit.evaluation.chain import chosen_chain
 from cmdpkit.evaluation.gains import policy_system, uniform_system
 from cmdpkit.evaluation.system import Plan, PolicySystem, rounding_floor
 from cmdpkit.model import CMDP, StagedTransitions
@@ -36,6 +37,10 @@ BACKUPS = 15
 
 CHORDS = 10
 """The same for backups that are followed by a solution with known factors."""
+
+FOLLOWED = 8
+"""Steps of the greedy policy after such a backup, where chains are swept: they bring more than another backup does and
+cost no more (measured)."""
 
 
 Stop = Callable[[], bool]
@@ -180,6 +185,9 @@ class Oracle:
         It is within `gap` of the minimum, or proves that the policy is within `excess` of it. None as soon as that is
         known to take longer than the evaluation of a policy.
 
+        Where chains are swept, the policy that is greedy after a backup is followed for some sweeps, which cost a
+        fraction of a backup over all actions (modified policy iteration).
+
         With the `system` of that policy, whose factors are known, the change of each backup is taken as far as it goes
         while the policy is played: V + (I − γ P_π)⁻¹ (TV − V). That is Newton's method (policy iteration) with the
         first policy's matrix for all of them. Where few states change their action it takes a handful of steps, however
@@ -202,8 +210,19 @@ class Oracle:
                 return bound
             if not left * (left / last) ** more <= 1.0:  # at the pace of the last backup
                 break
-            value, last = backup.values if system is None else value + system.solve(backup.values - value), left
+            last = left
+            value = self._followed(backup, cost) if system is None else value + system.solve(backup.values - value)
         return None
+
+    def _followed(self, backup: Backup, cost: Array) -> Array:
+        """The values of a backup, and where chains are swept, after some more steps of its greedy policy."""
+        cmdp, value = self.cmdp, backup.values
+        if self.plan.method != "sweeps" or cmdp.criterion == "average":
+            return value
+        chain, own = chosen_chain(cmdp, backup.choice), cost[cmdp.pairs.rows(backup.choice)]
+        for _ in range(FOLLOWED):
+            value = own + cmdp.gamma * (chain @ value)
+        return value
 
     def _over_stages(self, weights: Array) -> Minimum:
         """Backward induction: policy, values and bound in one pass."""

@@ -54,6 +54,8 @@ def frontier(
     """
     check_model(cmdp)
     stated, cmdp = cmdp, cmdp.one_sided
+    if not isinstance(limit, Iterable):
+        raise TypeError(f"limit must be the name of a limit, or two names, not {limit!r}")
     names = (limit,) if isinstance(limit, str) else tuple(limit)
     axes = _axes(stated, names)
     check_nonnegative(tol, "tol")

@@ -64,7 +64,10 @@ def explore(
     for s, state in enumerate(found):  # the list grows while it is read
         for action in actions(state) if always is None else always:
             before = len(following)
-            for outcome in function(state, action):
+            outcomes = function(state, action)
+            if outcomes is None:
+                raise _no_outcome(state, action, "None")
+            for outcome in outcomes:
                 try:
                     if outcome[0] == 0.0:  # it leads nowhere, and must not add a state
                         continue
@@ -137,6 +140,13 @@ def _bad_outcome(state: Any, action: Any, outcome: Any, problem: str = "") -> Va
     )
 
 
+def _no_outcome(state: Any, action: Any, returned: str) -> ValueError:
+    return ValueError(
+        f"function({state!r}, {action!r}) returned {returned}; return a list of at least one outcome, or leave the "
+        "action out by actions=, a function of the state that lists the available ones"
+    )
+
+
 def too_many(found: int, max_states: int) -> ValueError:
     return ValueError(
         f"more than max_states = {max_states:,} states can be reached ({found:,} so far); does the function bound "
@@ -161,10 +171,7 @@ def _checked_pairs(found: Any, action_index: Any, state: Any, action: Any, lengt
     names = list(action_index)
     if min(lengths) == 0:
         pair = lengths.index(0)
-        raise ValueError(
-            f"function({found[states[pair]]!r}, {names[chosen[pair]]!r}) returned no outcome; return at least one, or "
-            "leave the action out by actions=, a function of the state that lists the available ones"
-        )
+        raise _no_outcome(found[states[pair]], names[chosen[pair]], "no outcome")
     _, first, count = np.unique(states * len(names) + chosen, return_index=True, return_counts=True)
     if count.max() > 1:
         pair = first[count.argmax()]

@@ -29,6 +29,7 @@ def from_gymnasium(
     initial: Any,
 ) -> CMDP:
     """See `CMDP.from_gymnasium`."""
+    env = _made(env)
     bare = env.unwrapped
     sizes = [getattr(space, "n", None) for space in (env.observation_space, env.action_space)]
     if not hasattr(bare, "P") or None in sizes:
@@ -49,6 +50,20 @@ def from_gymnasium(
     parts = assemble(listing, merge=True, remedy="correct env.unwrapped.P")
     distribution = np.append(distribution, np.zeros(parts.states - states))
     return cls(**parts.arguments(OBJECTIVE, True, distribution, {**options, "constraints": limits}))
+
+
+def _made(env: Any) -> Any:
+    """The environment, made by Gymnasium if only its name is given."""
+    if isinstance(env, str):
+        import gymnasium
+
+        try:
+            return gymnasium.make(env)
+        except (gymnasium.error.Error, ImportError) as error:
+            raise ValueError(f"Gymnasium cannot make {env!r}: {error}") from error
+    if not hasattr(env, "unwrapped"):
+        raise TypeError(f"env must be a Gymnasium environment or the name of one, not {env!r}")
+    return env
 
 
 def _cost_functions(cost: Any, names: list[str]) -> dict[str, Cost]:

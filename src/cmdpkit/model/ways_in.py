@@ -238,7 +238,7 @@ class WaysIn:
         state "end" instead. Time limits are not part of the model.
 
         Args:
-            env: the environment.
+            env: the environment, or its name, which `gymnasium.make` is called with.
             cost: a function of (state, action, next state, reward, terminated), or a dict of such functions by name.
             initial: as for `CMDP`; by default the environment's own distribution.
             constraints: limits with the name of a cost, as in `AtMost("falls", 0.1)`.
