@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import weakref
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,8 +20,9 @@ from cmdpkit.evaluation.bounds import bound_from_backup, macqueen_bound
 from cmdpkit.run.budget import Budget
 from cmdpkit.sharded import krylov
 from cmdpkit.sharded import oracle as oracle_module
-from cmdpkit.sharded.crew import Crew
+from cmdpkit.sharded.crew import Crew, InProcess
 from cmdpkit.sharded.folder import Folder
+from cmdpkit.sharded.mirror import MirrorShard
 from cmdpkit.sharded.oracle import Oracle
 from cmdpkit.sharded.shard import Shard
 from cmdpkit.sharded.solve import Columns
@@ -233,6 +235,37 @@ def test_a_lattice_exchanges_only_its_boundary():
     crew.fetch(crew.submit("announce", send=True))
     after = crew.each("traffic")
     assert [b.sent - a.sent for a, b in zip(before, after, strict=True)] == [240, 480, 240]  # 10 states, 3 values
+
+
+class Watched(InProcess):
+    """Counts the messages that are still held when numbers are asked for."""
+
+    sent: list[Any]
+    most = 0
+
+    def call(self, *args):
+        done = super().call(*args)
+        self.sent += [weakref.ref(message) for _, messages in done for message in messages]
+        return done
+
+    def get(self, handles):
+        self.most = max(self.most, sum(ref() is not None for ref in self.sent))
+        return super().get(handles)
+
+
+def test_messages_that_were_read_are_let_go():
+    """However many sweeps are submitted ahead, the messages of the last one are all that takes memory."""
+    model = ck.ShardedCMDP.split(ck.problems.garnet(60, actions=3, constraints=1, gamma=0.99, seed=2), 3)
+    backend = Watched(lambda number: MirrorShard(model, number), 3)
+    backend.sent = []
+    crew = Crew(model, backend)
+    crew.each("spread", "uniform")
+    oracle = Oracle(crew, np.zeros(2))
+    oracle.prove("uniform", np.full(2, 1e-6))
+    oracle.visits("uniform", 1e-6)
+    assert oracle.sweeps > 2 * oracle_module.LARGEST_BATCH
+    assert len(backend.sent) > 100
+    assert backend.most <= 2 * 6  # of a step and of the one before it, at most to both of the others
 
 
 def test_the_number_of_blocks_is_all_that_the_numbers_depend_on():
