@@ -1,6 +1,7 @@
 """Sharded models: the same answers as the assembled model, whatever the blocks; bad blocks named; files."""
 
 import json
+import re
 import shutil
 import weakref
 from dataclasses import replace
@@ -457,6 +458,39 @@ def test_results_are_saved_in_blocks(tmp_path):
     model.save(tmp_path / "model")
     with pytest.raises(ValueError, match="holds a sharded model"):
         one.save(tmp_path / "model")
+
+
+def test_the_command_line_solves_a_folder(tmp_path):
+    model = ck.ShardedCMDP.split(masked(), 3)
+    folder, out = str(tmp_path / "model"), str(tmp_path / "result")
+    model.save(folder)
+    command = ["solve", folder, "--tol", "1e-3", "--json", "--out", out, "--checkpoint", str(tmp_path / "run")]
+    first, again = (CliRunner().invoke(cli, command) for _ in range(2))  # the second continues, and ends at once
+    expected = ck.solve(model, tol=1e-3)
+    assert (first.exit_code, json.loads(first.output)["objective"]) == (0, expected.objective)
+    assert json.loads(again.output)["gap"] == expected.certificate.gap
+    for mine, theirs in zip(ck.Result.load(out).policy, expected.policy, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["model", "--limit", "cost=3"], "--limit does not apply to .*model, a model in blocks"),
+        (["model", "--sample"], "--sample does not apply"),
+        (["model", "--method", "lp"], "does not know sharded models"),
+        (["model", "--out", "model"], "must be another folder"),
+        (["model", "--out", "policy.npz"], "without .npz"),
+        (["empty"], "holds no model that ShardedCMDP.save has written"),
+    ],
+)
+def test_the_command_line_refuses_what_blocks_do_not_take(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    ck.ShardedCMDP.split(masked(), 3).save("model")
+    (tmp_path / "empty").mkdir()
+    found = CliRunner().invoke(cli, ["solve", *arguments])
+    assert isinstance(found.exception, ValueError | FileNotFoundError)
+    assert re.search(message, str(found.exception))
 
 
 def test_a_result_is_saved_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
