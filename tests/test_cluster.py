@@ -138,6 +138,19 @@ def test_a_private_cluster_is_private(workers):
     assert answer.stdout == "refused\n", answer.stderr
 
 
+@pytest.mark.parametrize("token", [None, "0" * 64])
+def test_without_its_token_a_cluster_cannot_be_joined(workers, tmp_path, token):
+    """The error says so within seconds; Ray alone waits for minutes."""
+    import ray
+
+    program = f"import cmdpkit as ck\nwith ck.cluster.connect({ray.get_runtime_context().gcs_address!r}): pass"
+    settings = {"HOME": str(tmp_path)} | ({} if token is None else {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token})
+    free = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | settings
+    done = subprocess.run([sys.executable, "-c", program], env=free, capture_output=True, text=True, timeout=60)
+    assert "asks for a token that this program does not have" in done.stderr.splitlines()[-1]
+    assert not list(tmp_path.iterdir())  # no token is written
+
+
 def listening(process):
     with contextlib.suppress(psutil.Error):
         return [c for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN]
