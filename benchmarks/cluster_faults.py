@@ -68,19 +68,22 @@ class Nodes:
     def _add(self):
         return self.cluster.add_node(**NODE, node_ip_address=session.LOOPBACK)
 
-    def kill(self, rng):
-        """Kill a worker process, or a raylet with all of its node, which is then replaced."""
+    def kill(self, rng, kind="ray::", workers=0.8):
+        """Kill a worker process of some kind, or a raylet with all of its node, which is then replaced; what it was."""
         import psutil
 
         node = rng.choice(self.nodes)
         raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
-        if rng.random() < 0.8:
-            with contextlib.suppress(psutil.Error):  # gone already
-                workers = [p for p in raylet.children() if p.name().startswith("ray::") and "Agent" not in p.name()]
-                if workers:
-                    rng.choice(workers).kill()
-                    self.kills["worker"] += 1
-            return
+        found = []
+        with contextlib.suppress(psutil.Error):  # gone already
+            found = [p for p in raylet.children() if p.name().startswith(kind) and "Agent" not in p.name()]
+        if not found:
+            return None
+        if rng.random() < workers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                rng.choice(found).kill()
+                self.kills["worker"] += 1
+            return "worker"
         for process in [*raylet.children(recursive=True), raylet]:
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -89,6 +92,7 @@ class Nodes:
         with contextlib.suppress(Exception):
             self.cluster.remove_node(node, allow_graceful=False)
         self.nodes.append(self._add())
+        return "node"
 
 
 def main(kills, seed, nodes=2, pause=2.0, jobs=tuple(JOBS)):
