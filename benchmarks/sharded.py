@@ -194,8 +194,8 @@ def of_blocks(crew: Crew, batches: int) -> tuple[Cost, Cost]:
     return backup, least(partial(run, "sweep", (False,), [crew.submit("announce", send=True)]), clock, batches)
 
 
-def backups(family: str, states: int, blocks: list[int], batches: int, threads: int) -> None:
-    """One line for every number of blocks, each block on a worker of its own."""
+def backups(family: str, states: int, blocks: list[int], workers: int | None, batches: int, threads: int) -> None:
+    """One line for every number of blocks, each block on a worker of its own unless there are fewer workers."""
     use_at_most(threads)
     cmdp = whole(family, states)
     print(f"{family}, {cmdp.states:,} states, {cmdp.transitions.nnz:,} entries, {threads} thread(s) in all")
@@ -208,13 +208,14 @@ def backups(family: str, states: int, blocks: list[int], batches: int, threads: 
         for count in blocks:
             model = sharded(family, states, count)
             started = time.perf_counter()
-            team = Workers(partial(build_shard, model, max(1, threads // count)), count, count)
+            own = min(count, workers or count)
+            team = Workers(partial(build_shard, model, max(1, threads // own)), count, own)
             crew = Crew(model, team)
             built = time.perf_counter() - started
             here, there = of_whole(cmdp, batches), of_blocks(crew, batches)
             peaks = ", ".join(f"{part.memory / 2**30:.2f}" for part in crew.each("traffic"))
             team.close()
-            cells = [f"{count}"]
+            cells = [f"{own}" if own == count else f"{own}, {count} blocks"]
             for one, other in zip(here, there, strict=True):
                 cells += [f"{1e3 * other.seconds:.1f} (whole: {1e3 * one.seconds:.1f})"]
                 cells += [f"{other.seconds / one.seconds:.2f}", f"{other.processor / one.processor:.2f}"]
@@ -367,7 +368,7 @@ def main() -> None:
     parser.add_argument("--family", choices=tuple(FAMILIES), default="random")
     parser.add_argument("--states", type=float, default=1e5)
     parser.add_argument("--blocks", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, help="of solve by default 2, of backups one per block")
     parser.add_argument("--batches", type=int, default=6)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--tol", type=float, default=1e-4)
@@ -379,10 +380,10 @@ def main() -> None:
     if chosen.what == "kills":
         raise SystemExit(not kills(chosen.times, chosen.seed))
     if chosen.what == "backups":
-        backups(chosen.family, int(chosen.states), chosen.blocks, chosen.batches, chosen.threads)
+        backups(chosen.family, int(chosen.states), chosen.blocks, chosen.workers, chosen.batches, chosen.threads)
     else:
-        size, blocks = int(chosen.states), chosen.blocks[-1]
-        solve(chosen.family, size, blocks, chosen.workers, chosen.tol, chosen.whole, chosen.gamma)
+        size, blocks, workers = int(chosen.states), chosen.blocks[-1], 2 if chosen.workers is None else chosen.workers
+        solve(chosen.family, size, blocks, workers, chosen.tol, chosen.whole, chosen.gamma)
 
 
 if __name__ == "__main__":
