@@ -75,8 +75,11 @@ def test_auto_needs_a_cluster(monkeypatch, tmp_path):
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(session, "_connected", lambda: False)
-    with pytest.raises(ConnectionError, match="found no running Ray cluster"), ck.cluster.connect("auto"):
-        pass
+    for named in (None, "", "auto", "local"):  # what Ray itself understands
+        if named is not None:
+            monkeypatch.setenv("RAY_ADDRESS", named)
+        with pytest.raises(ConnectionError, match="found no running Ray cluster"), ck.cluster.connect("auto"):
+            pass
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(ConnectionError, match=r"no Ray cluster at 127\.0\.0\.1:1"), ck.cluster.connect("auto"):
         pass

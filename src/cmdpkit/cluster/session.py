@@ -191,8 +191,11 @@ def _join(cluster: str) -> None:
     from ray._private.utils import read_ray_address
 
     # What `ray start` has written. Ray's own "auto" takes any cluster on this machine, private ones of others too.
-    found = os.environ.get("RAY_ADDRESS") or read_ray_address() if cluster == "auto" else cluster
-    if not found:
+    found = cluster
+    if cluster == "auto":
+        named = os.environ.get("RAY_ADDRESS", "auto")
+        found = read_ray_address() if named in ("", "auto") else named
+    if not found or found == "local":
         raise ConnectionError(NONE_RUNNING)
     address = check_cluster(found) or ""
     _check_answers(address)
