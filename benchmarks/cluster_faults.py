@@ -53,6 +53,17 @@ def sweep(cluster):
 JOBS = {"rollouts": learn, "training": train, "sweep": sweep}
 
 
+def patiently(start, attempts=4):
+    """Start a node; on a busy machine Ray gives up after half a minute."""
+    for _ in range(attempts - 1):
+        try:
+            return start()
+        except Exception as error:  # of no type of its own
+            if "timed out" not in str(error):
+                raise
+    return start()
+
+
 class Nodes:
     """A head without processors, where the driver is, and nodes that can be killed."""
 
@@ -61,12 +72,13 @@ class Nodes:
 
         quiet = {"include_dashboard": False, "node_ip_address": session.LOOPBACK}
         head = {**NODE, "num_cpus": 0, **quiet, "_system_config": NOTICING}
-        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.cluster = Cluster()
+        patiently(lambda: self.cluster.add_node(**head))
         self.nodes = [self._add() for _ in range(count)]
         self.kills = {"worker": 0, "node": 0}
 
     def _add(self):
-        return self.cluster.add_node(**NODE, node_ip_address=session.LOOPBACK)
+        return patiently(lambda: self.cluster.add_node(**NODE, node_ip_address=session.LOOPBACK))
 
     def kill(self, rng, kind="ray::", workers=0.8):
         """Kill a worker process of some kind, or a raylet with all of its node, which is then replaced; what it was."""
