@@ -54,13 +54,19 @@ JOBS = {"rollouts": learn, "training": train, "sweep": sweep}
 
 
 def patiently(start, attempts=4):
-    """Start a node; on a busy machine Ray gives up after half a minute."""
+    """Start a node; on a busy machine Ray gives up after half a minute, and leaves its processes."""
+    import psutil
+
+    before = set(psutil.Process().children(recursive=True))
     for _ in range(attempts - 1):
         try:
             return start()
         except Exception as error:  # of no type of its own
             if "timed out" not in str(error):
                 raise
+        for process in set(psutil.Process().children(recursive=True)) - before:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
     return start()
 
 
