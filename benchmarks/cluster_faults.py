@@ -53,6 +53,23 @@ def sweep(cluster):
 JOBS = {"rollouts": learn, "training": train, "sweep": sweep}
 
 
+def patiently(start, attempts=4):
+    """Start a node; on a busy machine Ray gives up after half a minute, and leaves its processes."""
+    import psutil
+
+    before = set(psutil.Process().children(recursive=True))
+    for _ in range(attempts - 1):
+        try:
+            return start()
+        except Exception as error:  # of no type of its own
+            if "timed out" not in str(error):
+                raise
+        for process in set(psutil.Process().children(recursive=True)) - before:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+    return start()
+
+
 class Nodes:
     """A head without processors, where the driver is, and nodes that can be killed."""
 
@@ -61,26 +78,30 @@ class Nodes:
 
         quiet = {"include_dashboard": False, "node_ip_address": session.LOOPBACK}
         head = {**NODE, "num_cpus": 0, **quiet, "_system_config": NOTICING}
-        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.cluster = Cluster()
+        patiently(lambda: self.cluster.add_node(**head))
         self.nodes = [self._add() for _ in range(count)]
         self.kills = {"worker": 0, "node": 0}
 
     def _add(self):
-        return self.cluster.add_node(**NODE, node_ip_address=session.LOOPBACK)
+        return patiently(lambda: self.cluster.add_node(**NODE, node_ip_address=session.LOOPBACK))
 
-    def kill(self, rng):
-        """Kill a worker process, or a raylet with all of its node, which is then replaced."""
+    def kill(self, rng, kind="ray::", workers=0.8):
+        """Kill a worker process of some kind, or a raylet with all of its node, which is then replaced; what it was."""
         import psutil
 
         node = rng.choice(self.nodes)
         raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
-        if rng.random() < 0.8:
-            with contextlib.suppress(psutil.Error):  # gone already
-                workers = [p for p in raylet.children() if p.name().startswith("ray::") and "Agent" not in p.name()]
-                if workers:
-                    rng.choice(workers).kill()
-                    self.kills["worker"] += 1
-            return
+        found = []
+        with contextlib.suppress(psutil.Error):  # gone already
+            found = [p for p in raylet.children() if p.name().startswith(kind) and "Agent" not in p.name()]
+        if not found:
+            return None
+        if rng.random() < workers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                rng.choice(found).kill()
+                self.kills["worker"] += 1
+            return "worker"
         for process in [*raylet.children(recursive=True), raylet]:
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -89,6 +110,7 @@ class Nodes:
         with contextlib.suppress(Exception):
             self.cluster.remove_node(node, allow_graceful=False)
         self.nodes.append(self._add())
+        return "node"
 
 
 def main(kills, seed, nodes=2, pause=2.0, jobs=tuple(JOBS)):

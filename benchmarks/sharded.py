@@ -13,9 +13,9 @@ import argparse
 import contextlib
 import json
 import os
+import random
 import re
 import resource
-import signal
 import tempfile
 import threading
 import time
@@ -28,6 +28,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import cmdpkit as ck
+from cluster_faults import Nodes
 from cmdpkit.cluster.actors import Workers
 from cmdpkit.cluster.faults import BlocksLost
 from cmdpkit.cluster.session import connect, private_settings
@@ -193,8 +194,8 @@ def of_blocks(crew: Crew, batches: int) -> tuple[Cost, Cost]:
     return backup, least(partial(run, "sweep", (False,), [crew.submit("announce", send=True)]), clock, batches)
 
 
-def backups(family: str, states: int, blocks: list[int], batches: int, threads: int) -> None:
-    """One line for every number of blocks, each block on a worker of its own."""
+def backups(family: str, states: int, blocks: list[int], workers: int | None, batches: int, threads: int) -> None:
+    """One line for every number of blocks, each block on a worker of its own unless there are fewer workers."""
     use_at_most(threads)
     cmdp = whole(family, states)
     print(f"{family}, {cmdp.states:,} states, {cmdp.transitions.nnz:,} entries, {threads} thread(s) in all")
@@ -207,13 +208,14 @@ def backups(family: str, states: int, blocks: list[int], batches: int, threads: 
         for count in blocks:
             model = sharded(family, states, count)
             started = time.perf_counter()
-            team = Workers(partial(build_shard, model, max(1, threads // count)), count, count)
+            own = min(count, workers or count)
+            team = Workers(partial(build_shard, model, max(1, threads // own)), count, own)
             crew = Crew(model, team)
             built = time.perf_counter() - started
             here, there = of_whole(cmdp, batches), of_blocks(crew, batches)
             peaks = ", ".join(f"{part.memory / 2**30:.2f}" for part in crew.each("traffic"))
             team.close()
-            cells = [f"{count}"]
+            cells = [f"{own}" if own == count else f"{own}, {count} blocks"]
             for one, other in zip(here, there, strict=True):
                 cells += [f"{1e3 * other.seconds:.1f} (whole: {1e3 * one.seconds:.1f})"]
                 cells += [f"{other.seconds / one.seconds:.2f}", f"{other.processor / one.processor:.2f}"]
@@ -279,64 +281,63 @@ def solve(family: str, states: int, blocks: int, workers: int, tol: float, as_wh
 # -- losses ----------------------------------------------------------------------------------------------------------
 
 
-def kills(times: int, seed: int) -> None:
+PAUSE = 8.0
+"""Mean seconds between two kills: about as long as a run."""
+
+
+def kills(times: int, seed: int) -> bool:
     """Kill workers and whole nodes of a cluster at random moments: every run must end with the same numbers."""
-    import ray
-    from ray.cluster_utils import Cluster
-
     model = ck.ShardedCMDP.split(ck.problems.garnet(400, actions=3, constraints=2, gamma=0.9, seed=1), 4)
-    reference = ck.solve(model, tol=1e-3)
-    rng, done, errors = np.random.default_rng(seed), 0, 0
-    with private_settings() as folder:
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "temp_dir": folder})
-        ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
-        nodes: list[Any] = []
-        while done < times:
-            nodes += [cluster.add_node(num_cpus=2) for _ in range(2 - len(nodes))]
-            killed: list[str] = []
-            strike = partial(_strike_once, cluster, nodes, killed, rng)
-            try:
-                found = _numbers(_solved(model, strike, rng))
-                assert found == _numbers(reference), (found, _numbers(reference))
-            except BlocksLost as loss:
-                errors += 1
-                print(f"ended with an error: {loss}", flush=True)
-            done += len(killed)
-            print(f"{done} kills, last {killed}", flush=True)
-        print(
-            f"{done} kills: {errors} runs ended with an error that names the blocks, all others with the same numbers"
-        )
-        ray.shutdown()
-        cluster.shutdown()
+    expected = {method: _numbers(ck.solve(model, method, tol=1e-3)) for method in ("auto", "pmd-pd")}
+    rng, runs, lost, wrong, at = random.Random(seed), [], [], [], [0]
+    with private_settings():
+        nodes = Nodes(2)
+
+        def work() -> None:
+            """One run after another: both methods, with a checkpoint and without."""
+            while sum(nodes.kills.values()) < times:
+                method, kept = [(m, k) for m in expected for k in (False, True)][len(runs) % 4]
+                runs.append(method)
+                try:
+                    if _numbers(_solved(model, method, kept, at)) != expected[method]:
+                        wrong.append(method)
+                except BlocksLost as loss:
+                    lost.append(f"{method}: {loss}")
+                at[0] = 0
+                print(f"{len(runs)} runs, {nodes.kills}, {len(lost)} lost, {len(wrong)} wrong", flush=True)
+
+        try:
+            with connect(nodes.cluster.address):
+                worker = threading.Thread(target=work, daemon=True)
+                worker.start()
+                while worker.is_alive():  # nodes can be started by the main thread only
+                    worker.join(rng.uniform(0.0, 2.0 * PAUSE))
+                    reached = at[0]
+                    killed = worker.is_alive() and nodes.kill(rng, "ray::Host", workers=0.6)
+                    if killed:
+                        print(f"killed a {killed} after iteration {reached} of {runs[-1]}", flush=True)
+        finally:
+            nodes.cluster.shutdown()
+    print(f"{len(runs)} runs, killed {nodes.kills['worker']} workers and {nodes.kills['node']} nodes that held blocks")
+    print(f"{len(lost)} runs ended with an error that names what was lost, {len(wrong)} with other numbers")
+    print("\n".join(lost), end="\n" if lost else "")
+    return not wrong
 
 
-def _solved(model: ck.ShardedCMDP, strike: Callable[[Any], None], rng: Any) -> ck.Result:
-    """One run, with a checkpoint or without."""
+def _solved(model: ck.ShardedCMDP, method: str, kept: bool, at: list[int]) -> ck.Result:
+    """One run, with a checkpoint or without; `at` tells its iteration."""
+
+    def tell(news: Any) -> None:
+        at[0] = news.iteration
+
     with tempfile.TemporaryDirectory() as folder:
-        place: dict[str, Any] = {"checkpoint": folder} if rng.uniform() < 0.5 else {}
-        return ck.solve(model, tol=1e-3, cluster="auto", workers=4, callback=strike, **place)
+        place: dict[str, Any] = {"checkpoint": folder} if kept else {}
+        return ck.solve(model, method, tol=1e-3, cluster="auto", workers=4, callback=tell, **place)
 
 
-def _numbers(result: ck.Result) -> tuple[Any, ...]:
-    return result.objective, result.certificate.bound, result.history.bound.tolist()
-
-
-def _strike_once(cluster: Any, nodes: list[Any], killed: list[str], rng: Any, _: Any) -> None:
-    """Kill a worker or a node a moment after some iteration."""
-    if killed or rng.uniform() > 0.4:
-        return
-    node = bool(rng.uniform() < 0.5)
-    killed.append("node" if node else "worker")
-    threading.Timer(rng.uniform(0.0, 0.3), _strike, (cluster, nodes, node, rng)).start()
-
-
-def _strike(cluster: Any, nodes: list[Any], node: bool, rng: Any) -> None:
-    if node:
-        cluster.remove_node(nodes.pop(0), allow_graceful=False)
-        return
-    found = hosts()
-    if found:
-        os.kill(found[int(rng.integers(len(found)))], signal.SIGKILL)
+def _numbers(result: ck.Result) -> list[Any]:
+    proof, tables = result.certificate, [table.tolist() for table in result.policy]
+    return [proof.to_dict(), result.history.objective.tolist(), result.history.multipliers.tolist(), tables]
 
 
 def hosts() -> list[int]:
@@ -367,7 +368,7 @@ def main() -> None:
     parser.add_argument("--family", choices=tuple(FAMILIES), default="random")
     parser.add_argument("--states", type=float, default=1e5)
     parser.add_argument("--blocks", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, help="of solve by default 2, of backups one per block")
     parser.add_argument("--batches", type=int, default=6)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--tol", type=float, default=1e-4)
@@ -377,13 +378,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     if chosen.what == "kills":
-        kills(chosen.times, chosen.seed)
-        return
+        raise SystemExit(not kills(chosen.times, chosen.seed))
     if chosen.what == "backups":
-        backups(chosen.family, int(chosen.states), chosen.blocks, chosen.batches, chosen.threads)
+        backups(chosen.family, int(chosen.states), chosen.blocks, chosen.workers, chosen.batches, chosen.threads)
     else:
-        size, blocks = int(chosen.states), chosen.blocks[-1]
-        solve(chosen.family, size, blocks, chosen.workers, chosen.tol, chosen.whole, chosen.gamma)
+        size, blocks, workers = int(chosen.states), chosen.blocks[-1], 2 if chosen.workers is None else chosen.workers
+        solve(chosen.family, size, blocks, workers, chosen.tol, chosen.whole, chosen.gamma)
 
 
 if __name__ == "__main__":

@@ -75,8 +75,11 @@ def test_auto_needs_a_cluster(monkeypatch, tmp_path):
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(session, "_connected", lambda: False)
-    with pytest.raises(ConnectionError, match="found no running Ray cluster"), ck.cluster.connect("auto"):
-        pass
+    for named in (None, "", "auto", "local"):  # what Ray itself understands
+        if named is not None:
+            monkeypatch.setenv("RAY_ADDRESS", named)
+        with pytest.raises(ConnectionError, match="found no running Ray cluster"), ck.cluster.connect("auto"):
+            pass
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(ConnectionError, match=r"no Ray cluster at 127\.0\.0\.1:1"), ck.cluster.connect("auto"):
         pass
@@ -136,6 +139,19 @@ def test_a_private_cluster_is_private(workers):
     command = [sys.executable, "-c", stranger]
     answer = subprocess.run(command, env=free | {"RAY_AUTH_MODE": "disabled"}, capture_output=True, text=True)
     assert answer.stdout == "refused\n", answer.stderr
+
+
+@pytest.mark.parametrize("token", [None, "0" * 64])
+def test_without_its_token_a_cluster_cannot_be_joined(workers, tmp_path, token):
+    """The error says so within seconds; Ray alone waits for minutes."""
+    import ray
+
+    program = f"import cmdpkit as ck\nwith ck.cluster.connect({ray.get_runtime_context().gcs_address!r}): pass"
+    settings = {"HOME": str(tmp_path)} | ({} if token is None else {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token})
+    free = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | settings
+    done = subprocess.run([sys.executable, "-c", program], env=free, capture_output=True, text=True, timeout=60)
+    assert "asks for a token that this program does not have" in done.stderr.splitlines()[-1]
+    assert not list(tmp_path.iterdir())  # no token is written
 
 
 def listening(process):

@@ -1,7 +1,9 @@
 """Sharded models: the same answers as the assembled model, whatever the blocks; bad blocks named; files."""
 
 import json
+import re
 import shutil
+import weakref
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,8 +21,9 @@ from cmdpkit.evaluation.bounds import bound_from_backup, macqueen_bound
 from cmdpkit.run.budget import Budget
 from cmdpkit.sharded import krylov
 from cmdpkit.sharded import oracle as oracle_module
-from cmdpkit.sharded.crew import Crew
+from cmdpkit.sharded.crew import Crew, InProcess
 from cmdpkit.sharded.folder import Folder
+from cmdpkit.sharded.mirror import MirrorShard
 from cmdpkit.sharded.oracle import Oracle
 from cmdpkit.sharded.shard import Shard
 from cmdpkit.sharded.solve import Columns
@@ -235,6 +238,37 @@ def test_a_lattice_exchanges_only_its_boundary():
     assert [b.sent - a.sent for a, b in zip(before, after, strict=True)] == [240, 480, 240]  # 10 states, 3 values
 
 
+class Watched(InProcess):
+    """Counts the messages that are still held when numbers are asked for."""
+
+    sent: list[Any]
+    most = 0
+
+    def call(self, *args):
+        done = super().call(*args)
+        self.sent += [weakref.ref(message) for _, messages in done for message in messages]
+        return done
+
+    def get(self, handles):
+        self.most = max(self.most, sum(ref() is not None for ref in self.sent))
+        return super().get(handles)
+
+
+def test_messages_that_were_read_are_let_go():
+    """However many sweeps are submitted ahead, the messages of the last one are all that takes memory."""
+    model = ck.ShardedCMDP.split(ck.problems.garnet(60, actions=3, constraints=1, gamma=0.99, seed=2), 3)
+    backend = Watched(lambda number: MirrorShard(model, number), 3)
+    backend.sent = []
+    crew = Crew(model, backend)
+    crew.each("spread", "uniform")
+    oracle = Oracle(crew, np.zeros(2))
+    oracle.prove("uniform", np.full(2, 1e-6))
+    oracle.visits("uniform", 1e-6)
+    assert oracle.sweeps > 2 * oracle_module.LARGEST_BATCH
+    assert len(backend.sent) > 100
+    assert backend.most <= 2 * 6  # of a step and of the one before it, at most to both of the others
+
+
 def test_the_number_of_blocks_is_all_that_the_numbers_depend_on():
     cmdp = garnet(2)
     one, same, other = (ck.solve(ck.ShardedCMDP.split(cmdp, blocks), tol=1e-5) for blocks in (4, 4, 3))
@@ -424,6 +458,39 @@ def test_results_are_saved_in_blocks(tmp_path):
     model.save(tmp_path / "model")
     with pytest.raises(ValueError, match="holds a sharded model"):
         one.save(tmp_path / "model")
+
+
+def test_the_command_line_solves_a_folder(tmp_path):
+    model = ck.ShardedCMDP.split(masked(), 3)
+    folder, out = str(tmp_path / "model"), str(tmp_path / "result")
+    model.save(folder)
+    command = ["solve", folder, "--tol", "1e-3", "--json", "--out", out, "--checkpoint", str(tmp_path / "run")]
+    first, again = (CliRunner().invoke(cli, command) for _ in range(2))  # the second continues, and ends at once
+    expected = ck.solve(model, tol=1e-3)
+    assert (first.exit_code, json.loads(first.output)["objective"]) == (0, expected.objective)
+    assert json.loads(again.output)["gap"] == expected.certificate.gap
+    for mine, theirs in zip(ck.Result.load(out).policy, expected.policy, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["model", "--limit", "cost=3"], "--limit does not apply to .*model, a model in blocks"),
+        (["model", "--sample"], "--sample does not apply"),
+        (["model", "--method", "lp"], "does not know sharded models"),
+        (["model", "--out", "model"], "must be another folder"),
+        (["model", "--out", "policy.npz"], "without .npz"),
+        (["empty"], "holds no model that ShardedCMDP.save has written"),
+    ],
+)
+def test_the_command_line_refuses_what_blocks_do_not_take(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    ck.ShardedCMDP.split(masked(), 3).save("model")
+    (tmp_path / "empty").mkdir()
+    found = CliRunner().invoke(cli, ["solve", *arguments])
+    assert isinstance(found.exception, ValueError | FileNotFoundError)
+    assert re.search(message, str(found.exception))
 
 
 def test_a_result_is_saved_as_a_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -9,6 +10,7 @@ import types
 from functools import partial
 
 import numpy as np
+import psutil
 import pytest
 
 import cmdpkit as ck
@@ -159,3 +161,60 @@ def test_workers_end_when_they_are_let_go(model, pair):
             break
         time.sleep(0.05)
     assert not any(os.path.exists(f"/proc/{pid}") for pid in before)
+
+
+# -- a program of its own, with a private cluster -------------------------------------------------------------------
+
+PROGRAM = """
+import sys, time, cmdpkit as ck
+
+def tell(news):
+    print("iteration", news.iteration, flush=True)
+    time.sleep(0.3)
+
+model = ck.ShardedCMDP.split(ck.problems.garnet(400, actions=3, constraints=2, gamma=0.9, seed=1), 4)
+place = {"cluster": "local", "workers": 2, "checkpoint": sys.argv[1]}
+result = ck.solve(model, tol=%r, callback=tell, **place)
+print(result.status.name, result.certificate.gap < 1.0, flush=True)
+"""
+
+
+def started(folder):
+    """The program after its second iteration, and all processes of its cluster."""
+    free = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {"TMPDIR": str(folder)}
+    command = [sys.executable, "-c", PROGRAM % TOL, str(folder / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=free)
+    for line in process.stdout:
+        if line == "iteration 2\n":
+            others = psutil.Process(process.pid).children(recursive=True)
+            assert sum(other.name() == "ray::Host" for other in others) == 2
+            return process, others
+    raise AssertionError("the program ended early")
+
+
+def alive(processes):
+    left = psutil.wait_procs(processes, timeout=20)[1]
+    return [process for process in left if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_a_certificate_and_no_process(tmp_path):
+    process, others = started(tmp_path)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=90)[0].splitlines()[-1] == "INTERRUPTED True"
+    assert process.returncode == 0
+    assert not alive(others)
+    assert not list(tmp_path.glob("cmdpkit-*"))
+
+
+@pytest.mark.slow
+def test_a_run_whose_driver_is_killed_continues_anywhere(model, reference, tmp_path):
+    process, others = started(tmp_path)
+    agents = [other for other in others if "Agent" in other.name()]  # these notice it within a minute
+    process.kill()
+    process.communicate()
+    assert not alive([other for other in others if other not in agents])
+    for agent in alive(agents):
+        agent.kill()
+    continued = ck.solve(model, tol=TOL, checkpoint=tmp_path / "run", resume=True)
+    same(continued, reference)

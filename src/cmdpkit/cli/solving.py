@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -82,13 +82,16 @@ def solve_flags() -> list[click.Option]:
 @click.option("--budget", type=int, metavar="TRANSITIONS", help="--sample: maximum number of transitions drawn.")
 @click.option(
     "--checkpoint",
-    type=click.Path(dir_okay=False),
-    help="First-order methods: write the state of the run to this file, and continue from it.",
+    type=click.Path(),
+    help="First-order methods: write the state of the run to this file, and continue from it. A model in blocks: a "
+    "folder, with any method.",
 )
 @CLUSTER
 @click.option("--seed", type=int, help="--sample: seed of the random numbers.  [default: 0]")
 @click.option(
-    "--out", type=click.Path(dir_okay=False), help="Save the policy to this file (.npz), a summary next to it (.json)."
+    "--out",
+    type=click.Path(),
+    help="Save the policy to this file (.npz), a summary next to it (.json). A model in blocks: a folder.",
 )
 @JSON
 @WITH_POLICY
@@ -108,7 +111,8 @@ def solve(
     sample: bool,
     **settings: Any,
 ) -> None:
-    """Solve MODEL: a file written by CMDP.save, a table (CSV), or the name of a built-in problem.
+    """Solve MODEL: a file written by CMDP.save, a table (CSV), the name of a built-in problem, or a folder written by
+    ShardedCMDP.save.
 
     A table is read by CMDP.from_table, with its arguments given by --set:
 
@@ -118,6 +122,13 @@ def solve(
     from cmdpkit.solver import solve as run
 
     settings = {name: value for name, value in settings.items() if value is not None}
+    if Path(model).is_dir():
+        others = {"set": parameters, "limit": limits, "initial": initial, "average": average, "sample": sample}
+        _check_blocks(model, others | {"with-policy": with_policy, "labels": labels})
+        _solve_blocks(model, method, tol, out, as_json, settings)
+    for name, value in (("out", out), ("checkpoint", settings.get("checkpoint"))):
+        if value is not None and Path(value).is_dir():
+            raise ValueError(f"--{name} {value} is a folder; give the name of a file")
     if with_policy and not as_json:
         raise ValueError("--with-policy needs --json; --out FILE saves the policy")
     settings = _with_sampling(settings, sample)
@@ -142,6 +153,34 @@ def solve(
         if out is not None:
             click.echo(f"policy saved to {out}, result to {_beside(out)}")
     sys.exit(_exit_code(result.status, sample))
+
+
+def _check_blocks(model: str, flags: dict[str, Any]) -> None:
+    for name, value in flags.items():
+        if value:
+            raise ValueError(f"--{name} does not apply to {model}, a model in blocks")
+
+
+def _solve_blocks(
+    model: str, method: str, tol: float, out: str | None, as_json: bool, settings: dict[str, Any]
+) -> NoReturn:
+    """Solve a model in blocks, whose result is a folder too."""
+    from cmdpkit.model.sharded import ShardedCMDP
+    from cmdpkit.report import result_report
+    from cmdpkit.solver import solve as run
+
+    if out is not None and (Path(out).resolve() == Path(model).resolve() or Path(out).suffix == ".npz"):
+        raise ValueError(f"--out {out} must be another folder than the model, without .npz")
+    result = run(ShardedCMDP.load(model), method, tol, progress=sys.stderr.isatty(), **settings)
+    if out is not None:
+        result.save(out)
+    if as_json:
+        click.echo(json.dumps(result.to_dict(), indent=2))
+    else:
+        show(result_report(result))
+        if out is not None:
+            click.echo(f"result saved to {out}")
+    sys.exit(_exit_code(result.status, False))
 
 
 def _with_sampling(settings: dict[str, Any], sample: bool) -> dict[str, Any]:

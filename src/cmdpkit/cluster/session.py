@@ -30,6 +30,11 @@ NONE_RUNNING = (
     'cluster="local", which starts a private one on this machine'
 )
 
+NO_TOKEN = (
+    "the Ray cluster at {} asks for a token that this program does not have: set RAY_AUTH_MODE=token, and copy "
+    "the file ~/.ray/auth_token of its head node, or set RAY_AUTH_TOKEN"
+)
+
 STORE_SHARE, STORE_MOST = 0.25, 8 * 2**30
 """The object store of a private cluster takes this share of the available memory, and at most so many bytes."""
 
@@ -186,11 +191,15 @@ def _join(cluster: str) -> None:
     from ray._private.utils import read_ray_address
 
     # What `ray start` has written. Ray's own "auto" takes any cluster on this machine, private ones of others too.
-    found = os.environ.get("RAY_ADDRESS") or read_ray_address() if cluster == "auto" else cluster
-    if not found:
+    found = cluster
+    if cluster == "auto":
+        named = os.environ.get("RAY_ADDRESS", "auto")
+        found = read_ray_address() if named in ("", "auto") else named
+    if not found or found == "local":
         raise ConnectionError(NONE_RUNNING)
     address = check_cluster(found) or ""
     _check_answers(address)
+    _check_token(address)
     try:
         _init(address=address)
     except ConnectionError as error:
@@ -204,6 +213,23 @@ def _check_answers(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
     except OSError as error:
         raise ConnectionError(f"there is no Ray cluster at {address}: {error.strerror or error}") from error
+
+
+def _check_token(address: str) -> None:
+    """Without the right token Ray would wait for minutes, and not say why."""
+    from ray._private.authentication import authentication_token_setup as tokens
+    from ray._raylet import GcsClient
+    from ray.exceptions import AuthenticationError, RpcError
+
+    try:
+        with contextlib.suppress(AttributeError):  # not in older versions
+            tokens.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        tokens.ensure_token_if_auth_enabled(create_token_if_missing=False)
+        GcsClient(address=address).internal_kv_keys(b"", None)
+    except AuthenticationError as error:
+        raise ConnectionError(NO_TOKEN.format(address)) from error
+    except RpcError as error:
+        raise ConnectionError(f"there is no Ray cluster at {address}: {error}") from error
 
 
 def _init(**arguments: Any) -> dict[str, Any]:

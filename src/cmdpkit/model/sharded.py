@@ -291,6 +291,8 @@ class ShardedCMDP(Problem):
     def load(cls, folder: PathLike) -> ShardedCMDP:
         """The model that `save` has written; its blocks are read by the workers that hold them."""
         path = Path(folder) / MODEL_FILE
+        if not path.exists():
+            raise FileNotFoundError(f"{folder} holds no model that ShardedCMDP.save has written: {path} is missing")
         try:
             plain = json.loads(path.read_text("utf-8"))
             if (plain.pop("kind"), plain.pop("format")) != ("ShardedCMDP", FORMAT):

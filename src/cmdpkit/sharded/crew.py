@@ -131,10 +131,19 @@ class Crew:
         """Wait for the numbers of a step, in the order of the blocks."""
         return self.backend.get(step.numbers)
 
-    def fetch_all(self, steps: Sequence[Step]) -> list[list[Any]]:
-        """The numbers of several steps, with one wait."""
-        found = self.backend.get([handle for step in steps for handle in step.numbers])
-        return [found[i * self.blocks : (i + 1) * self.blocks] for i in range(len(steps))]
+    def repeat(
+        self, method: str, calls: Sequence[tuple[Any, ...]], after: Step, send: bool = False, back: bool = False
+    ) -> tuple[Step, list[list[Any]]]:
+        """Submit an operation once for each tuple of arguments, all ahead, each with the messages of the one before.
+
+        Returns the last step, and the numbers of all of them, for which it waits once.
+        """
+        handles: list[Any] = []
+        for args in calls:
+            after = self.submit(method, *args, after=after, send=send, back=back)
+            handles += after.numbers  # not the messages: those that have been read take no more memory
+        found = self.backend.get(handles)
+        return after, [found[i : i + self.blocks] for i in range(0, len(found), self.blocks)]
 
     def one(self, block: int, method: str, *args: Any) -> Any:
         """The numbers of one block."""

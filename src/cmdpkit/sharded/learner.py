@@ -107,11 +107,8 @@ class ShardedLearner:
         batch, done, before = FIRST_BATCH, 0, math.inf
         while True:
             breathe()
-            steps = []
-            for _ in range(batch):
-                step = crew.submit("soft_sweep", after=step, send=True)
-                steps.append(step)
-            ends = [(min(p[0] for p in parts), max(p[1] for p in parts)) for parts in crew.fetch_all(steps)]
+            step, found = crew.repeat("soft_sweep", [()] * batch, step, send=True)
+            ends = [(min(p[0] for p in parts), max(p[1] for p in parts)) for parts in found]
             errors = [factor * (high - low) / 2.0 / error for low, high in ends]
             done += batch
             if errors[-1] <= 1.0 or errors[-1] >= before or done >= MOST_SWEEPS:

@@ -149,11 +149,8 @@ class Oracle:
         factor, batch, done = self.model.gamma / self._share, FIRST_BATCH, 0
         while True:
             breathe()
-            steps = []
-            for _ in range(batch):
-                step = self.crew.submit("backup", weights, 0.0, True, True, after=step, send=True)
-                steps.append(step)
-            parts = [self._reduced(weights, numbers) for numbers in self.crew.fetch_all(steps)]
+            step, found = self.crew.repeat("backup", [(weights, 0.0, True, True)] * batch, step, send=True)
+            parts = [self._reduced(weights, numbers) for numbers in found]
             done += batch
             first, last = (factor * (parts[i].high - parts[i].low) / 2.0 for i in (0, -1))
             rate = (last / first) ** (1.0 / max(1, batch - 1)) if 0.0 < last < first else float(last > 0.0)
@@ -191,11 +188,8 @@ class Oracle:
         batch, done, errors, krylov = FIRST_BATCH, 0, [math.inf], True
         while True:
             breathe()
-            steps = []
-            for i in range(batch):
-                step = self.crew.submit("sweep", measure and i == batch - 1, after=step, send=True)
-                steps.append(step)
-            found = self.crew.fetch_all(steps)
+            calls = [(False,)] * (batch - 1) + [(measure,)]
+            step, found = self.crew.repeat("sweep", calls, step, send=True)
             done += batch
             self.sweeps += batch
             spans = []
@@ -253,12 +247,9 @@ class Oracle:
         batch, done, before, krylov = FIRST_BATCH, 0, math.inf, True
         while True:
             breathe()
-            steps = []
-            for _ in range(batch):
-                step = self.crew.submit("flow", False, after=step, back=True)
-                steps.append(step)
+            step, found = self.crew.repeat("flow", [(False,)] * batch, step, back=True)
             # |x − x^π| ≤ |r| / (1 − γ) in the 1-norm, and the mass is 1 / (1 − γ)
-            errors = [sum(parts) / accuracy for parts in self.crew.fetch_all(steps)]
+            errors = [sum(parts) / accuracy for parts in found]
             done += batch
             self.sweeps += batch
             if errors[-1] <= 1.0 or errors[-1] >= before or done >= MOST_SWEEPS:
