@@ -44,6 +44,9 @@ from cmdpkit.model import CMDP
 DENSE_STATES = 200
 """Up to this many states a dense LU is at least as fast as any other method, even for sparse chains."""
 
+BAND_STATES = 100
+"""The same for bands."""
+
 DENSE_ANYWAY = 500
 """Up to this many states a dense LU is faster than GMRES where neither sweeps nor a sparse LU are an option."""
 
@@ -105,7 +108,7 @@ class PolicySystem:
             self.chain = mixed_chain(cmdp, probabilities)
         else:
             self.chain = chosen_chain(cmdp, choice)
-        self.plan.method = self.plan.method or first_method(self.chain) or structured(cmdp)
+        self.plan.method = self.plan.method or band_method(cmdp) or first_method(self.chain) or structured(cmdp)
         self._factors: tuple[Solve, Solve] | None = None
         self._krylov: Krylov | None = None
 
@@ -230,7 +233,7 @@ class UniformSystem(PolicySystem):
 
     def __init__(self, cmdp: CMDP, plan: Plan) -> None:
         self.cmdp, self.plan = cmdp, plan
-        self.plan.method = self.plan.method or structured(cmdp)
+        self.plan.method = self.plan.method or band_method(cmdp) or structured(cmdp)
         self._factors: tuple[Solve, Solve] | None = None
         self._krylov: Krylov | None = None
 
@@ -258,10 +261,14 @@ def first_method(chain: Any) -> str | None:
 
 
 def structured(cmdp: CMDP) -> str | None:
-    """The method for all chains of a sparse model that its numbering of the states gives, if any."""
-    if cmdp.blocks:
-        return "blocks"
-    return "band" if is_narrow(cmdp, VERY_NARROW) else None
+    """Substitution, if states lead forward only."""
+    return "blocks" if cmdp.blocks else None
+
+
+def band_method(cmdp: CMDP) -> str | None:
+    """A band LU, if states lead only to others with nearby numbers, and not forward only."""
+    narrow = cmdp.states > BAND_STATES and is_narrow(cmdp, VERY_NARROW)
+    return "band" if narrow and not cmdp.blocks else None
 
 
 def rounding_floor(cmdp: Any) -> Array:

@@ -18,13 +18,13 @@ from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.mdp import MAX_ROUNDS, Stop
 from cmdpkit.model import CMDP
 
-LOOSE = 0.02
+LOOSE = 0.01
 """Values are found to this part of what is left between the bounds."""
 
 FEW = 0.02
 """A policy that changes in a larger part of the states is far from the best one, and a far-sighted one is tried."""
 
-AHEAD = 2
+AHEAD = 3
 """Bellman backups before the first policy: they cost less than the evaluation of a policy that does not look ahead."""
 
 SETTLED, ENOUGH = 0.003, 0.5
