@@ -33,6 +33,10 @@ SETTLED, ENOUGH = 0.003, 0.5
 STALLED = 0.8
 """A policy that leaves more than this part of the distance between the bounds has hardly brought them closer."""
 
+NEARBY, CHORD = 0.2, 0.7
+"""The factors of a policy that differs in so small a part of the states stand in for those of the next ones, while each
+step leaves no more than this part of the distance between the bounds: a step takes a tenth of a factorisation."""
+
 PATIENCE = 100
 """More sweeps than this cost more than a factorisation of one cost's system, where that is possible (measured)."""
 
@@ -63,9 +67,9 @@ def minimise_alone(cmdp: CMDP, tol: float, stop: Stop) -> Proved | None:
         guess, choice = backup.values, backup.choice
     system, own = _system(cmdp, choice, plan), cost[cmdp.pairs.rows(choice)]
     left, closest, idle, seen_far = float(np.abs(cost).max()) / cmdp.step_weight, np.inf, 0, False
-    value = system.glance(own, LOOSE * left, guess)
+    value, apart = system.glance(own, LOOSE * left, guess), 0
     for number in range(MAX_ROUNDS):
-        backup = bellman(cmdp, cost, value, choice)
+        backup, before = bellman(cmdp, cost, value, choice), left
         left, allowed = _left(cmdp, backup, tol)
         if left <= allowed:
             found = _proof(cmdp, value, backup)
@@ -77,10 +81,14 @@ def minimise_alone(cmdp: CMDP, tol: float, stop: Stop) -> Proved | None:
             return None
         stalled = number == 1 and plan.is_direct and left > STALLED * closest
         closest, changed, choice = min(left, closest), backup.moved, backup.choice
+        apart += changed  # at most so many states from the policy of the system
         if not seen_far and (idle > 0 or stalled) and changed > FEW * cmdp.states:
             choice, seen_far = _far_sighted(cmdp, plan), True
-        if changed:
-            system, own = _system(cmdp, choice, plan), cost[cmdp.pairs.rows(choice)]
+        elif plan.has_factors and 0 < apart <= NEARBY * cmdp.states and left <= CHORD * before:
+            value = value + system.solve(backup.values - value)
+            continue
+        if apart:
+            system, own, apart = _system(cmdp, choice, plan), cost[cmdp.pairs.rows(choice)], 0
         # Where hardly any action changes any more, this policy may be the last one
         last = changed <= SETTLED * cmdp.states
         value = system.state_values(own, backup.values, ENOUGH * allowed if last else LOOSE * left)
