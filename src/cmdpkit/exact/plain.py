@@ -31,7 +31,8 @@ SETTLED, ENOUGH = 0.003, 0.5
 """Of a policy that changes in no larger part of the states, values are found to this part of the tolerance."""
 
 STALLED = 0.8
-"""A policy that leaves more than this part of the distance between the bounds has hardly brought them closer."""
+"""A policy that leaves more than this part of the distance between the bounds has hardly brought them closer. One whose
+values change the actions of most states is no better."""
 
 NEARBY, CHORD = 0.2, 0.7
 """The factors of a policy that differs in so small a part of the states stand in for those of the next ones, while each
@@ -56,8 +57,8 @@ class Proved(NamedTuple):
 def minimise_alone(cmdp: CMDP, tol: float, stop: Stop) -> Proved | None:
     """The best policy to a relative gap of `tol`; None if rounding is in the way, or if `stop` says so.
 
-    The first policy looks a few steps ahead. Where that was not nearly far enough, because its values bring the bounds
-    no closer, it goes on from the values of the uniform policy, which goes everywhere.
+    The first policy looks a few steps ahead. Where that was not nearly far enough, because the next ones bring the
+    bounds no closer, it goes on from the values of the uniform policy, which goes everywhere.
     """
     plan, cost = Plan(patience=PATIENCE), cmdp.costs[0]
     choice = cmdp.pairs.argmin(cmdp.pairs.like(cost)).astype(np.int32)
@@ -79,10 +80,11 @@ def minimise_alone(cmdp: CMDP, tol: float, stop: Stop) -> Proved | None:
         idle = idle + 1 if left >= closest else 0
         if stop() or idle > IDLE:
             return None
-        stalled = number == 1 and plan.is_direct and left > STALLED * closest
+        lost = left > STALLED * closest or backup.moved > 0.5 * cmdp.states
+        short_sighted = idle > 0 or (number == 1 and plan.is_direct and lost)
         closest, changed, choice = min(left, closest), backup.moved, backup.choice
         apart += changed  # at most so many states from the policy of the system
-        if not seen_far and (idle > 0 or stalled) and changed > FEW * cmdp.states:
+        if not seen_far and short_sighted and changed > FEW * cmdp.states:
             choice, seen_far = _far_sighted(cmdp, plan), True
         elif plan.has_factors and 0 < apart <= NEARBY * cmdp.states and left <= CHORD * before:
             value = value + system.solve(backup.values - value)
