@@ -65,9 +65,10 @@ endurance: $(STAMP)  ## kill runs, damage files, watch memory: make endurance KI
 bench: $(PEERS)  ## speed, as ratios against named peers in the same run, and docs/benchmarks.md (QUICK=1: some minutes)
 	$(BIN)/python benchmarks/sampling.py
 	$(BIN)/python benchmarks/acrobot.py
+	$(BIN)/python benchmarks/plain.py $(if $(QUICK),--quick,--write)
+	$(BIN)/python benchmarks/limits.py $(if $(QUICK),1000,--write)
 	$(BIN)/python benchmarks/scale.py $(if $(QUICK),--quick,--write)
 	$(BIN)/python benchmarks/averages.py $(if $(QUICK),--quick,--write)
-	$(BIN)/python benchmarks/plain.py $(if $(QUICK),--quick,--write)
 	$(BIN)/python benchmarks/learning.py $(if $(QUICK),--quick,--write)
 	$(BIN)/python benchmarks/bounds.py $(if $(QUICK),--quick,--write)
 

@@ -1,16 +1,16 @@
-"""What calls cost against what they cannot do without, in one run: `python benchmarks/limits.py [largest]`.
+"""What calls cost against what they cannot do without, in one run: `python benchmarks/limits.py [largest] [--write]`.
 
 - `solve(model, "pmd-pd")` against `solve(model)`;
 - `certify(model, policy)` against one solve with the oracle at the best multipliers;
 - `evaluate(model, policy)` against one linear solve for all m + 1 costs.
 
 Times are processor times, the least of several that take turns. Families and sizes up to `largest` states (10,000), on
-seeds that nothing was tuned on.
+seeds that nothing was tuned on. `--write` keeps the figures for docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 from collections.abc import Callable, Iterator
 
@@ -19,7 +19,9 @@ import numpy as np
 import cmdpkit as ck
 from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.exact.mdp import minimise
+from cmdpkit.experiments.common import append_row, write_csv
 from peers import grid, inventory, queues, random_four_actions, random_sparse
+from scale import CALLS
 
 TOL = 1e-6
 SECONDS, TURNS = 0.5, 9
@@ -69,21 +71,25 @@ def ratios(cmdp: ck.CMDP) -> Iterator[tuple[str, float, float, str]]:
     yield "evaluate", *in_turns(lambda: ck.evaluate(cmdp, best.policy), linear), ""
 
 
-def main(largest: int) -> None:
-    worst: dict[str, tuple[float, str]] = {}
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("largest", nargs="?", type=float, default=10_000)
+    parser.add_argument("--write", action="store_true", help=f"write {CALLS.name}")
+    given = parser.parse_args()
+    data: dict[str, list[object]] = {name: [] for name in ("call", "family", "states", "time", "limit")}
     for family, (make, sizes) in FAMILIES.items():
-        for size in (n for n in sizes if n <= largest):
+        for size in (n for n in sizes if n <= given.largest):
             cmdp = make(size)
             cells = []
             for name, call, limit, note in ratios(cmdp):
                 cells.append(
                     f"{name} {call / limit:5.2f} ({1e3 * call:.4g} / {1e3 * limit:.4g} ms{note and ', ' + note})"
                 )
-                worst[name] = max(worst.get(name, (0.0, "")), (call / limit, f"{family}, {cmdp.states:,} states"))
+                append_row(data, (name, family, cmdp.states, call, limit))
             print(f"{family}, {cmdp.states:,} states: " + "; ".join(cells), flush=True)
-    for name, (ratio, where) in worst.items():
-        print(f"largest ratio of {name}: {ratio:.2f} ({where})")
+    if given.write:
+        write_csv(CALLS, data)
 
 
 if __name__ == "__main__":
-    main(int(float(sys.argv[1])) if len(sys.argv) > 1 else 10_000)
+    main()

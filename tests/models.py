@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import scipy.sparse as sp
 from scipy.optimize import linprog
@@ -90,3 +92,13 @@ def two_state(gamma=0.9, limit=2.0):
     P[0, 0, 0] = P[0, 1, 1] = P[1, :, 0] = 1.0
     reward, cost = [[1.0, 2.0], [0.0, 0.0]], [[0.0, 1.0], [0.0, 0.0]]
     return ck.CMDP(P, reward=reward, constraints=[ck.AtMost(cost, limit, name="risk")], gamma=gamma, initial=0)
+
+
+def renumbered(cmdp, seed=0):
+    """The same sparse model with its states numbered at random."""
+    order = np.random.default_rng(seed).permutation(cmdp.states)
+    rows = (order[:, None] * cmdp.actions + np.arange(cmdp.actions)).ravel()
+    limits = [replace(limit, values=np.asarray(limit.values)[order]) for limit in cmdp.constraints]
+    kind = {"reward" if cmdp.maximise else "cost": np.asarray(cmdp.objective)[order]}
+    matrix = cmdp.transitions[rows][:, order]
+    return ck.CMDP(matrix, constraints=limits, gamma=cmdp.gamma, initial=cmdp.initial[order], **kind)

@@ -76,6 +76,30 @@ def test_found_multipliers_are_tight(seed):
     assert certificate.bound == pytest.approx(optimum, rel=1e-7, abs=1e-7)
 
 
+@pytest.mark.parametrize("make", [ck.problems.paper, ck.problems.two_queues, ck.problems.wireless, ck.problems.garnet])
+def test_the_best_policy_has_its_multipliers_in_it(make, monkeypatch):
+    """Where it randomises its actions are equally good, which determines the prices: nothing has to be searched."""
+    cmdp = make()
+    best = ck.solve(cmdp, tol=1e-12)
+    searched = ck.certify(cmdp, ck.TabularPolicy.uniform(cmdp.states, cmdp.actions))
+    for name in ("optimal_vertex", "best_bound"):
+        monkeypatch.setattr(f"cmdpkit.certificates.prover.{name}", lambda *_, **__: pytest.fail("a search"))
+    certificate = ck.certify(cmdp, best.policy)
+    assert certificate.optimal(1e-9)
+    assert certificate.bound == pytest.approx(searched.bound, rel=1e-9)
+    np.testing.assert_allclose(certificate.multipliers, searched.multipliers, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_policies_that_are_not_the_best_do_not_determine_the_bound(seed):
+    """A policy of one action per state, good or bad, within the limits or not: the bound is the optimum."""
+    cmdp = random_model(seed)
+    optimum, _ = lp_optimum(cmdp)
+    alone = ck.solve(cmdp.with_limits(dict.fromkeys(cmdp.names))).policy  # the best one without limits
+    for policy in (alone, ck.TabularPolicy.deterministic(np.zeros(cmdp.states, dtype=int), cmdp.actions)):
+        assert ck.certify(cmdp, policy).bound == pytest.approx(optimum, rel=1e-7, abs=1e-7)
+
+
 @QUICK
 @given(seeds)
 def test_farkas_vector_can_be_checked_by_anyone(seed):

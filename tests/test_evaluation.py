@@ -9,6 +9,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import scipy.linalg.lapack
 import scipy.sparse as sp
 import scipy.sparse.linalg
 from hypothesis import given, settings
@@ -16,6 +17,9 @@ from hypothesis import strategies as st
 
 import cmdpkit as ck
 from cmdpkit.evaluation import PolicySystem, system
+from cmdpkit.evaluation.chain import _gathered
+from cmdpkit.evaluation.factors import VERY_NARROW, band_lu, dense_lu, is_narrow
+from models import renumbered
 
 # LU of I − γ P is off by about S · eps · (1 + γ)/(1 − γ) relative to max|c|/(1 − γ): below this for S ≤ 6, γ ≤ 0.99.
 ROUNDING = 1e-12
@@ -192,14 +196,55 @@ def test_dense_and_sparse_agree(case):
         assert (difference <= ROUNDING * case.scale[1:, 0]).all()
 
 
-@pytest.mark.parametrize(("kind", "calls"), [("lattice", 1), ("random graph", 0)])
+@pytest.mark.parametrize("make", [ck.problems.two_queues, lambda: ck.problems.inventory(capacity=299)])
+def test_the_factors_of_a_band(make):
+    """Values of several costs and visits, of a policy that takes all actions, where entries appear more than once."""
+    cmdp = make()
+    pi = np.random.default_rng(1).dirichlet(np.ones(cmdp.actions), size=cmdp.states)
+    below, above = cmdp.band
+    matrix = cmdp.transitions.tocoo()
+    assert (below, above) == (
+        max(cmdp.pairs.state[matrix.row] - matrix.col),
+        max(matrix.col - cmdp.pairs.state[matrix.row]),
+    )
+    weights = pi.ravel()
+    chain = _gathered(cmdp.transitions, cmdp.pairs.heads, weights)
+    assert not chain.has_canonical_format
+    solve, transposed = band_lu(chain, cmdp.gamma, below, above)
+    exact, exactly_transposed = dense_lu(chain, cmdp.gamma)
+    cost = np.ascontiguousarray(cmdp.costs.reshape(len(cmdp.costs), cmdp.states, -1)[:, :, 0].T)
+    np.testing.assert_allclose(solve(cost), exact(cost), rtol=1e-11)
+    np.testing.assert_allclose(solve(cost[:, 0]), exact(cost[:, 0]), rtol=1e-11)
+    np.testing.assert_allclose(transposed(cmdp.initial), exactly_transposed(cmdp.initial), atol=1e-11)
+
+
+def test_which_bands_are_narrow():
+    assert is_narrow(ck.problems.inventory(capacity=999), VERY_NARROW)
+    assert is_narrow(ck.problems.two_queues(capacity=40))
+    assert not is_narrow(ck.problems.two_queues(capacity=40), VERY_NARROW)  # sweeps are tried first
+    assert not is_narrow(ck.problems.two_queues(capacity=70))  # a sparse LU is faster
+    assert not is_narrow(ck.problems.garnet(states=300))
+    assert not is_narrow(ck.problems.paper())  # a dense one
+    assert not is_narrow(ck.problems.inventory().with_criterion(average=True))
+
+
+@pytest.mark.parametrize(("kind", "calls"), [("lattice", (0, 1)), ("renumbered", (1, 0)), ("random graph", (0, 0))])
 def test_a_large_sparse_model_takes_the_path_that_suits_its_chain(kind, calls):
-    """A lattice keeps its factors sparse; those of a random graph would fill up, and it is factorised densely."""
-    cmdp = ck.problems.two_queues(capacity=15) if kind == "lattice" else ck.problems.garnet(states=300)
+    """A lattice keeps its factors sparse, in a band if its states are numbered one row after the other; those of a
+    random graph would fill up, and it is factorised densely."""
+    make = {
+        "lattice": lambda: ck.problems.two_queues(capacity=15),
+        "renumbered": lambda: renumbered(ck.problems.two_queues(capacity=15, gamma=0.999)),
+        "random graph": lambda: ck.problems.garnet(states=300),
+    }
+    cmdp = make[kind]()
     pi = np.random.default_rng(0).dirichlet(np.ones(cmdp.actions), size=cmdp.states)
-    with mock.patch.object(scipy.sparse.linalg, "splu", wraps=scipy.sparse.linalg.splu) as splu:
+    with (
+        mock.patch.object(scipy.sparse.linalg, "splu", wraps=scipy.sparse.linalg.splu) as splu,
+        mock.patch.object(scipy.linalg.lapack, "dgbtrf", wraps=scipy.linalg.lapack.dgbtrf) as band,
+    ):
         sparse = ck.evaluate(cmdp, pi)
-    assert splu.call_count == calls
+    assert (splu.call_count, band.call_count) == calls
     shape = (cmdp.states, cmdp.actions, cmdp.states)
     kind_of = {"reward" if cmdp.maximise else "cost": cmdp.objective}
     dense = ck.evaluate(

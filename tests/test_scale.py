@@ -17,11 +17,12 @@ from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.local import Blend, LocalDual, Viewpoint, outlook
 from cmdpkit.exact.master import Program, best_mixture, least_violation, level_point
 from cmdpkit.exact.mdp import Oracle, minimise
-from models import coupled, lp_optimum, random_model
+from models import coupled, lp_optimum, random_model, renumbered
 
 MODELS = {
     "sweeps": lambda: ck.problems.garnet(states=400, actions=4, constraints=3, gamma=0.99),
-    "sparse": lambda: ck.problems.two_queues(capacity=16, gamma=0.999),
+    "band": lambda: ck.problems.two_queues(capacity=16, gamma=0.999),
+    "sparse": lambda: renumbered(ck.problems.two_queues(capacity=16, gamma=0.999)),
     "krylov": lambda: coupled(600, 1e-4),
 }
 

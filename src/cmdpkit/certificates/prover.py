@@ -8,19 +8,27 @@ import numpy as np
 
 from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.certificates.checker import certificate_of, refutation
+from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import bellman
-from cmdpkit.evaluation.bounds import bound_from_backup
-from cmdpkit.evaluation.system import Plan
+from cmdpkit.evaluation.bounds import backup_rounding, bound_from_backup
+from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.balance import Balance
 from cmdpkit.exact.columns import ColumnSearch
+from cmdpkit.exact.least_squares import nonnegative_least_squares
 from cmdpkit.exact.local import as_blend
-from cmdpkit.exact.mdp import Stop, minimise, never
+from cmdpkit.exact.mdp import Oracle, Stop, minimise, never
 from cmdpkit.exact.pivots import Vertex, is_pivotable, optimal_vertex
 from cmdpkit.model import CMDP, StagedTransitions, check_model
 from cmdpkit.policy import MixturePolicy, TabularPolicy, as_any_policy, lowered_policy
 
 PARTS = 20
 """A policy that randomises in more states than this is not the best one, or not at a vertex."""
+
+MISSED = 1e-9
+"""A policy that misses a limit by more than this, relative to max(1, |limit|), is not the best one."""
+
+ROOM = 1e-5
+"""A limit that is met with more room than this, relative to max(1, |limit|), has no price."""
 
 EXACT = 1e-10
 """Multipliers are the best if their bound is so close to the optimum, relative to it."""
@@ -56,6 +64,8 @@ def certify(cmdp: CMDP, policy: Any, multipliers: Any = None) -> Certificate:
     if cmdp.is_extreme:
         with np.errstate(all="ignore"):
             return _in_even_units(cmdp, policy)
+    if (known := _supported(cmdp, policy)) is not None:
+        return certificate_of(cmdp, policy, *known)
     if cmdp.num_rows and is_pivotable(cmdp) and (vertex := optimal_vertex(cmdp, never)) is not None:
         best, bound = vertex_proof(cmdp, vertex)
         if best.optimal(EXACT):
@@ -64,6 +74,48 @@ def certify(cmdp: CMDP, policy: Any, multipliers: Any = None) -> Certificate:
     if search.farkas is not None:
         return refutation(cmdp, policy, search.farkas, search.farkas_margin)
     return certificate_of(cmdp, policy, search.multipliers, search.bound)
+
+
+def _supported(cmdp: CMDP, policy: TabularPolicy | MixturePolicy) -> tuple[Array, float, Plan] | None:
+    """The multipliers that the best policy determines, with the bound that they prove, and the method for its chain.
+
+    None if they do not prove that it is the best, or if it randomises in many states.
+    """
+    sums = cmdp.criterion == "discounted" and not isinstance(cmdp.transitions, StagedTransitions)
+    if not (sums and isinstance(policy, TabularPolicy)):
+        return None
+    mixed = np.flatnonzero((policy.pi > 0.0) & (policy.pi < 1.0))
+    if mixed.size > 2 * PARTS:
+        return None
+    plan = Plan()
+    values = PolicySystem(cmdp, policy.pi, plan=plan).state_values(cmdp.pairs.expect(policy.pi, cmdp.costs))
+    v = cmdp.initial @ values - np.append(0.0, cmdp.offsets)
+    if (v[1:] > MISSED * cmdp.tolerance_scales).any():  # the best policy meets the limits
+        return None
+    prices = _supporting_prices(cmdp, mixed, values, v[1:] > -ROOM * cmdp.tolerance_scales)
+    weights = np.append(1.0, prices)
+    # No bound exceeds V_0 + λ · V of a policy
+    upper = float(v[0] + 2.0 * prices @ np.maximum(v[1:], 0.0))
+    rounding = 4.0 * backup_rounding(cmdp, weights, float(np.abs(values @ weights).max())) / cmdp.step_weight
+    allowed = EXACT * max(1.0, abs(upper)) + rounding
+    # In states that it does not visit, the best policy may do anything: the oracle improves it there
+    oracle = Oracle(cmdp, choice=cmdp.pairs.argmin(-policy.pi).astype(np.int32))
+    oracle.plan, oracle.state_values = plan, values
+    bound = oracle.minimise(weights, allowed, hopeless=upper - allowed).bound
+    return (prices, bound, plan) if upper - bound <= allowed else None
+
+
+def _supporting_prices(cmdp: CMDP, mixed: Any, values: Array, tight: Any) -> Array:
+    """λ ≥ 0 for which the pairs `mixed`, taken at random, are equally good: A_0(s, a) + Σ λ_i A_i(s, a) = 0.
+
+    `values` are V_0..V_m of the policy in every state. Limits that are not `tight` have no price.
+    """
+    prices = np.zeros(cmdp.num_rows)
+    if mixed.size and tight.any():
+        ahead = cmdp.gamma * (cmdp.transitions[mixed] @ values)
+        advantage = cmdp.costs[:, mixed].T + ahead - values[cmdp.pairs.state[mixed]]
+        prices[tight] = nonnegative_least_squares(advantage[:, 1:][:, tight], -advantage[:, 0])
+    return np.asarray(cmdp.netted(prices))
 
 
 def vertex_proof(cmdp: CMDP, vertex: Vertex) -> tuple[Certificate, float]:

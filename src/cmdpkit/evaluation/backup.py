@@ -56,6 +56,15 @@ def look_ahead(cmdp: CMDP, state_values: Array) -> Array:
     return ahead
 
 
+def action_values(cmdp: CMDP, tables: Array, values: Array) -> Array:
+    """Q_i(s, a) = c_i(s, a) + γ Σ P V_i of costs (n, N) with the values (S, n) of a policy, as (n, N)."""
+    if not (is_compiled(cmdp.transitions) and sp.issparse(cmdp.transitions)):
+        return np.asarray(tables + look_ahead(cmdp, values).T)
+    table, wide = padded(tables.T), padded(values)
+    looking_ahead(cmdp.transitions, cmdp.gamma, table, 0.0, cmdp.pairs.heads)(wide, wide, table)
+    return np.ascontiguousarray(table[:, : len(tables)].T)
+
+
 def bellman(cmdp: CMDP, cost: Array, value: Array, choice: Any, noise: float = 0.0) -> Backup:
     """TV(s) = min_a c(s, a) + γ Σ P V, and a greedy choice: ties, and gains within `noise`, keep the action."""
     if is_compiled(cmdp.transitions) and sp.issparse(cmdp.transitions):

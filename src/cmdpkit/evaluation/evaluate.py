@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array, PairTable
-from cmdpkit.evaluation.backup import gain, look_ahead
+from cmdpkit.evaluation.backup import action_values, gain
 from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.model import CMDP, Pairs, check_model
 from cmdpkit.policy import MixturePolicy, as_policy, lowered_policy
@@ -75,8 +75,10 @@ def evaluate(cmdp: CMDP, policy: Any) -> Evaluation:
     # V = (I − γ P_π)⁻¹ c_π,   Q = c + γ P V,   d(s, a) = (1 − γ) x(s) π(a|s) with x = (I − γ P_π)⁻ᵀ ρ
     values = system.state_values(cmdp.pairs.expect(pi, tables))
     # For a long-run average g: V = g + h, Q = c − g + P V, and d is the stationary distribution
-    ahead = look_ahead(cmdp, values) - gain(cmdp, values)
-    q = (tables + ahead.T).reshape(-1, *pi.shape)
+    q = action_values(cmdp, tables, values)
+    if cmdp.criterion == "average":
+        q -= gain(cmdp, values)[:, None]
+    q = q.reshape(-1, *pi.shape)
     occupancy = cmdp.step_weight * cmdp.pairs.over(system.state_occupancy()) * pi
     at_start = cmdp.initial @ values
     start = float(at_start[0]) + 0.0, at_start[1:]

@@ -29,6 +29,16 @@ SLOW, SLOW_CYCLES = 0.5, 3
 FILLS = 1.5
 """Factors with so many times the entries of those that an order was found for get an order of their own."""
 
+NARROW, PER_ENTRY = 5_000, 60
+"""A band is factorised as such up to so many multiplications per state, and so many more for each of its successors: a
+sparse LU of a lattice is as fast at 50 x 50 states, and of chains with many successors much slower (measured)."""
+
+VERY_NARROW = 2_000
+"""The same for bands that are factorised without trying sweeps before."""
+
+HIGHEST = 400
+"""Numbers per state that the factors of a band may have."""
+
 FILLING_STATES = 2_000
 """Up to this many states a chain whose sparse factors would fill in is factorised densely."""
 
@@ -51,6 +61,33 @@ def dense_lu(chain: Any, gamma: float) -> tuple[Solve, Solve]:
         return np.asarray(lapack.dgetrs(factors, pivots, b, trans=1)[0])
 
     return solve, solve_transposed
+
+
+def band_lu(chain: Any, gamma: float, below: int, above: int) -> tuple[Solve, Solve]:
+    """LAPACK's LU of a band: entry (s, t) of I − γ P_π is in row `below + above + s − t` of column t."""
+    from scipy.linalg import lapack
+
+    states, height = chain.shape[0], 2 * below + above + 1  # pivoting needs `below` rows more
+    s, t = np.repeat(np.arange(states), np.diff(chain.indptr)), chain.indices
+    # A chain may have an entry twice: they are added up
+    where = t * np.int64(height - 1) + (s + below + above)
+    band = np.asarray(np.bincount(where, -gamma * chain.data, states * height), dtype=float)
+    band[below + above :: height] += 1.0
+    factors, pivots, _ = lapack.dgbtrf(band.reshape(states, height).T, below, above, overwrite_ab=True)
+
+    def solve(b: Array, transposed: int = 0) -> Array:
+        return np.asarray(lapack.dgbtrs(factors, below, above, b, pivots, trans=transposed)[0])
+
+    return solve, partial(solve, transposed=1)
+
+
+def is_narrow(cmdp: Any, most: int = NARROW) -> bool:
+    """Whether the chains of a model are factorised as bands: in the order in which the states are numbered."""
+    if cmdp.criterion == "average" or cmdp.band is None:
+        return False
+    below, above = cmdp.band
+    entries = cmdp.transitions.nnz / cmdp.pairs.count
+    return bool(below * (below + above) <= most + PER_ENTRY * entries and 2 * below + above < HIGHEST)
 
 
 @dataclass

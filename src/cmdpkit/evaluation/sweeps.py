@@ -22,6 +22,9 @@ TRIAL = 30
 SHORT_TRIAL = 15
 """The same where time is up, over the last two."""
 
+FIRST_TRIAL, HOPELESS = 10, 3.0
+"""After so many sweeps it is seen whether more than so many times those that are allowed would be needed."""
+
 FEW = 60
 """A chain that needs no more sweeps than this to full accuracy mixes well."""
 
@@ -58,13 +61,14 @@ def sweep_values(
     sweep, values = (_compiled if compiled else _plain)(chain, gamma * weight, cost, guess)
     spare = np.empty_like(values)
     factor = gamma / (1.0 - gamma)
+    scale = factor / 2.0 / np.maximum(accuracy, 1e-300)
     watch, hurry = Watch(most), Hurry()
     while True:
         breathe()
         low, high = sweep(values, spare)
         values, spare = spare, values
         # |V^π − (TV + middle)| ≤ γ/(1 − γ) · span(D) / 2
-        error = float((factor * (high - low)[:n] / 2.0 / np.maximum(accuracy, 1e-300)).max())
+        error = float((scale * (high - low)[:n]).max())
         if error <= 1.0 or watch.gives_up(error) or watch.may_end(hurry) or (brief and watch.is_sure()):
             del sweep, spare  # of a large model, before there is a copy
             values += factor * (high + low) / 2.0
@@ -83,12 +87,12 @@ def _plain(chain: Any, gamma: float, cost: Array, guess: Array | None) -> tuple[
     def sweep(values: Array, out: Array) -> tuple[Array, Array]:
         low, high = np.empty(values.shape[1]), np.empty(values.shape[1])
         for i in range(values.shape[1]):
-            new = chain @ values[:, i]
-            new *= gamma
-            new += columns[:, i]
-            out[:, i] = new
-            new -= values[:, i]
-            low[i], high[i] = new.min(), new.max()
+            old, new = values[:, i], out[:, i]
+            ahead = chain @ old
+            ahead *= gamma
+            np.add(ahead, columns[:, i], out=new)
+            change = np.subtract(new, old, out=ahead)
+            low[i], high[i] = np.minimum.reduce(change), np.maximum.reduce(change)
         return low, high
 
     return sweep, np.zeros(cost.shape, order="F") if guess is None else np.array(guess, order="F")
@@ -108,6 +112,8 @@ class Watch:
         n = len(errors)
         if n > 3 * PATIENCE and min(errors[-PATIENCE:]) >= min(errors[:-PATIENCE]):
             self.reached = True
+            return True
+        if n == FIRST_TRIAL and self._needed(5) > HOPELESS * self.most:
             return True
         if n < TRIAL or n % 10:
             return n >= self.most

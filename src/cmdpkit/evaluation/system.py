@@ -2,9 +2,11 @@
 
 For a sparse model of more than `DENSE_STATES` states (others: dense LU; measurements in docs/decisions.md):
 
-0. Substitution, if states lead forward only: stage by stage over a finite horizon, else block by block.
+0. Substitution, if states lead forward only: stage by stage over a finite horizon, else block by block. A band LU, if
+   states lead only to others with nearby numbers (inventories, small lattices): it costs less than a trial of sweeps.
 1. Sweeps, if the chain mixes: thirty sweeps measure the contraction, which must predict an end within `SWEEPS`.
-2. Sparse LU, if a small set of states separates the chain (queues, grids): its factors stay sparse.
+2. Sparse LU, if a small set of states separates the chain (queues, grids): its factors stay sparse. In a band some
+   states in a row do.
 3. GMRES; if it is slow, preconditioned by a dense LU (up to 2,000 states) or an incomplete one. If that fails too,
    sweeps without an early stop. Up to `DENSE_ANYWAY` states a dense LU instead.
 
@@ -23,7 +25,17 @@ import scipy.sparse as sp
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import is_compiled
 from cmdpkit.evaluation.chain import chosen_chain, mixed_chain, separator_width
-from cmdpkit.evaluation.factors import Krylov, Order, Solve, by_blocks, dense_lu, sparse_lu
+from cmdpkit.evaluation.factors import (
+    VERY_NARROW,
+    Krylov,
+    Order,
+    Solve,
+    band_lu,
+    by_blocks,
+    dense_lu,
+    is_narrow,
+    sparse_lu,
+)
 from cmdpkit.evaluation.patience import breathe
 from cmdpkit.evaluation.stages import StagedChain
 from cmdpkit.evaluation.sweeps import Swept, sweep_occupancy, sweep_values
@@ -31,6 +43,9 @@ from cmdpkit.model import CMDP
 
 DENSE_STATES = 200
 """Up to this many states a dense LU is at least as fast as any other method, even for sparse chains."""
+
+BAND_STATES = 100
+"""The same for bands."""
 
 DENSE_ANYWAY = 500
 """Up to this many states a dense LU is faster than GMRES where neither sweeps nor a sparse LU are an option."""
@@ -47,7 +62,7 @@ SEPARATOR = 1_500
 
 @dataclass
 class Plan:
-    """The method for the chains of one run: "sweeps", "dense", "stages", "blocks", "sparse" or "krylov".
+    """The method for the chains of one run: "sweeps", "dense", "stages", "blocks", "band", "sparse" or "krylov".
 
     None while it is not known. `frequent` is a state that the last of them visits often, for averages.
     """
@@ -64,12 +79,12 @@ class Plan:
     @property
     def is_direct(self) -> bool:
         """Factorisations solve up to rounding, whatever accuracy is requested."""
-        return self.method in ("dense", "stages", "blocks", "sparse")
+        return self.method in ("dense", "stages", "blocks", "band", "sparse")
 
     @property
     def has_factors(self) -> bool:
         """Once they are known, another right-hand side costs little."""
-        return self.method in ("dense", "blocks", "sparse")
+        return self.method in ("dense", "blocks", "band", "sparse")
 
 
 class PolicySystem:
@@ -93,7 +108,7 @@ class PolicySystem:
             self.chain = mixed_chain(cmdp, probabilities)
         else:
             self.chain = chosen_chain(cmdp, choice)
-        self.plan.method = self.plan.method or first_method(self.chain) or ("blocks" if cmdp.blocks else None)
+        self.plan.method = self.plan.method or band_method(cmdp) or first_method(self.chain) or structured(cmdp)
         self._factors: tuple[Solve, Solve] | None = None
         self._krylov: Krylov | None = None
 
@@ -122,11 +137,11 @@ class PolicySystem:
             self._decide()
         return self.state_values(policy_cost)
 
-    def glance(self, policy_cost: Array, accuracy: float) -> Array:
-        """Values by sweeps from 0, however near they come: after that the plan is known."""
+    def glance(self, policy_cost: Array, accuracy: float, guess: Array | None = None) -> Array:
+        """Values by sweeps from a guess, however near they come: after that the plan is known."""
         if not self._may_sweep():
             return self.state_values(policy_cost)
-        swept = self._sweep(policy_cost, None, accuracy, min(SWEEPS, self.plan.patience))
+        swept = self._sweep(policy_cost, guess, accuracy, min(SWEEPS, self.plan.patience))
         if not self._keep_sweeping(swept.reached):
             self._decide()
         return swept.values.reshape(policy_cost.shape)
@@ -179,8 +194,10 @@ class PolicySystem:
         """The method for a chain on which sweeps are slow."""
         if self.plan.method is None:
             breathe()
-            width = separator_width(self.chain)
-            if width <= min(SEPARATOR, self.cmdp.states / 8):
+            widest = min(SEPARATOR, self.cmdp.states / 8)
+            if is_narrow(self.cmdp):
+                self.plan.method = "band"
+            elif max(self.cmdp.band or (np.inf,)) <= widest or separator_width(self.chain) <= widest:
                 self.plan.method = "sparse"
             else:
                 self.plan.method = "dense" if self.cmdp.states <= DENSE_ANYWAY else "krylov"
@@ -194,6 +211,8 @@ class PolicySystem:
                 self._factors = partial(self.chain.solve, gamma), partial(self.chain.solve_transposed, gamma)
             elif self.plan.method == "blocks":
                 self._factors = by_blocks(self.chain, self.cmdp.gamma, self.cmdp.blocks or ())
+            elif self.plan.method == "band":
+                self._factors = band_lu(self.chain, self.cmdp.gamma, *(self.cmdp.band or (0, 0)))
             elif self.plan.method == "sparse":
                 self._factors = sparse_lu(self.chain, self.cmdp.gamma, self.plan.order)
             else:
@@ -214,7 +233,7 @@ class UniformSystem(PolicySystem):
 
     def __init__(self, cmdp: CMDP, plan: Plan) -> None:
         self.cmdp, self.plan = cmdp, plan
-        self.plan.method = self.plan.method or ("blocks" if cmdp.blocks else None)
+        self.plan.method = self.plan.method or band_method(cmdp) or structured(cmdp)
         self._factors: tuple[Solve, Solve] | None = None
         self._krylov: Krylov | None = None
 
@@ -239,6 +258,17 @@ def first_method(chain: Any) -> str | None:
     if isinstance(chain, StagedChain):
         return "stages"
     return "dense" if not sp.issparse(chain) or chain.shape[0] <= DENSE_STATES else None
+
+
+def structured(cmdp: CMDP) -> str | None:
+    """Substitution, if states lead forward only."""
+    return "blocks" if cmdp.blocks else None
+
+
+def band_method(cmdp: CMDP) -> str | None:
+    """A band LU, if states lead only to others with nearby numbers, and not forward only."""
+    narrow = cmdp.states > BAND_STATES and is_narrow(cmdp, VERY_NARROW)
+    return "band" if narrow and not cmdp.blocks else None
 
 
 def rounding_floor(cmdp: Any) -> Array:

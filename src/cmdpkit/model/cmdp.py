@@ -38,7 +38,7 @@ from cmdpkit.model.criterion import check_criterion, check_limit_criterion
 from cmdpkit.model.limits import Limit, check_limits, check_new_limits
 from cmdpkit.model.pairs import Label, Pairs, check_available, check_labels, check_table, initial_state
 from cmdpkit.model.problem import Problem
-from cmdpkit.model.stages import StagedTransitions, forward_blocks, is_by_stage, like_shapes, over_stages
+from cmdpkit.model.stages import StagedTransitions, band_of, forward_blocks, is_by_stage, like_shapes, over_stages
 from cmdpkit.model.storage import load_model, save_model
 from cmdpkit.model.ways_in import WaysIn, WaysOut, spell_out
 
@@ -212,6 +212,11 @@ class CMDP(WaysIn, WaysOut, Problem):
     def blocks(self) -> tuple[int, ...] | None:
         """Where blocks of states begin that lead to later blocks only, None if not so."""
         return None if self.criterion == "average" else forward_blocks(self.transitions, self.pairs)
+
+    @cached_property
+    def band(self) -> tuple[int, int] | None:
+        """How far below and above a state the states that follow it are numbered at most; None for dense models."""
+        return band_of(self.transitions, self.pairs)
 
     def _check_range(self) -> None:
         """Check that values and their squares do not overflow."""

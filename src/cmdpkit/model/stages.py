@@ -316,3 +316,13 @@ def forward_blocks(transitions: Any, pairs: Pairs) -> tuple[int, ...] | None:
         if len(bounds) > 1 + pairs.states / FEWEST or looked > 10 * pairs.states:
             return None
     return tuple(bounds)
+
+
+def band_of(transitions: Any, pairs: Pairs) -> tuple[int, int] | None:
+    """How many places before and after a state the states that follow it are at most; None for dense transitions."""
+    if not sp.issparse(transitions) or not transitions.has_sorted_indices:
+        return None
+    rows = np.flatnonzero(np.diff(transitions.indptr))
+    state = pairs.state if rows.size == pairs.count else pairs.state[rows]
+    first, last = transitions.indices[transitions.indptr[rows]], transitions.indices[transitions.indptr[rows + 1] - 1]
+    return int((state - first).max(initial=0)), int((last - state).max(initial=0))

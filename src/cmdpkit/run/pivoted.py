@@ -8,6 +8,7 @@ import numpy as np
 
 from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.certificates.prover import vertex_proof
+from cmdpkit.evaluation.factors import VERY_NARROW, is_narrow
 from cmdpkit.evaluation.patience import Stopped, until
 from cmdpkit.exact.memory import Memory
 from cmdpkit.exact.pivots import Vertex, is_pivotable, optimal_vertex
@@ -17,10 +18,15 @@ from cmdpkit.run.history import History
 from cmdpkit.run.outcome import Outcome
 from cmdpkit.run.status import Status
 
+NARROW_STATES = 130
+"""Up to this many states pivots are faster than the column search where one limit and narrow bands make that fast."""
+
 
 def solve_by_pivots(cmdp: CMDP, tol: float, budget: Budget) -> Outcome | None:
     """The best policy with its certificate; None where this way does not apply, or proves nothing."""
     if not cmdp.num_rows or not is_pivotable(cmdp) or budget.spent(0) is not None:
+        return None
+    if cmdp.num_rows == 1 and cmdp.states > NARROW_STATES and is_narrow(cmdp, VERY_NARROW):
         return None
     vertex = None
     with contextlib.suppress(Stopped), until(budget.exhausted):
