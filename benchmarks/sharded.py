@@ -45,11 +45,13 @@ CHUNK = 65_536
 
 def random_graph(states: int, first: int, last: int) -> ck.Block:
     """Every pair leads to five random states; reward and two costs are random."""
-    parts = [_random_chunk(states, chunk) for chunk in range(first // CHUNK, -(-last // CHUNK))]
-    begin = first // CHUNK * CHUNK
-    to, p, tables = (
-        np.concatenate(part, axis=axis) for part, axis in zip(zip(*parts, strict=True), (0, 0, 1), strict=True)
-    )
+    begin, chunks = first // CHUNK * CHUNK, range(first // CHUNK, -(-last // CHUNK))
+    n = min(chunks.stop * CHUNK, states) - begin
+    to, p = (np.empty((n, ACTIONS, SUCCESSORS), dtype=kind) for kind in (np.int32, float))
+    tables = np.empty((3, n, ACTIONS))
+    for chunk in chunks:  # one at a time: the model should be the largest thing in memory
+        own = slice(chunk * CHUNK - begin, (chunk + 1) * CHUNK - begin)
+        to[own], p[own], tables[:, own] = _random_chunk(states, chunk)
     return _block(states, to[first - begin : last - begin], p[first - begin : last - begin],
                   tables[:, first - begin : last - begin])  # fmt: skip
 
@@ -120,7 +122,7 @@ def whole(family: str, states: int, gamma: float = GAMMA) -> ck.CMDP:
     block = model.build(0, model.states)
     return ck.CMDP(
         block.transitions,
-        reward=block.quantities[0],
+        reward=block.quantities[0].copy(),  # the model keeps it, and not all tables of the block
         constraints=[
             ck.AtMost(table, limit, name=f"cost {i}")
             for i, (table, limit) in enumerate(zip(block.quantities[1:], limits_of(family, gamma), strict=True), 1)

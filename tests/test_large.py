@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 import cmdpkit as ck
-from cmdpkit.evaluation import backup
+from cmdpkit.certificates.checker import values_with_errors
+from cmdpkit.evaluation import backup, threads
 from cmdpkit.evaluation.chain import mixed_chain
 from cmdpkit.evaluation.gains import policy_system, uniform_system
 from cmdpkit.evaluation.system import Plan, UniformSystem
+from cmdpkit.exact import mdp
+from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.local import as_blend
 from cmdpkit.learners.exact import ExactLearner
 
@@ -107,3 +110,73 @@ def test_large_models_are_proved_to_the_tolerance(large):
         assert result.certificate.accuracy <= 1e-6
         assert exact.accuracy <= 1e-11
         assert abs(exact.objective - result.objective) <= result.certificate.accuracy * max(1.0, abs(exact.objective))
+
+
+def test_a_choice_is_followed_without_its_chain(large, monkeypatch):
+    rng = np.random.default_rng(2)
+    value, choice = rng.random(large.states), rng.integers(0, 4, large.states).astype(np.int32)
+    expected, found = value, []
+    for _ in range(3):
+        cost = large.costs[1][large.pairs.rows(choice)]
+        expected = cost + large.gamma * (policy_system(large, choice=choice).chain @ expected)
+    for size, helpers in ((10**9, 0), (1_000, 0), (1_000, 3)):
+        monkeypatch.setattr(threads, "BLOCK", size)
+        monkeypatch.setattr(threads, "helpers", lambda helpers=helpers: helpers)
+        found.append(backup.follow(large, large.costs[1], value.copy(), choice, 3))
+    np.testing.assert_allclose(found[0], expected, rtol=1e-13)
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("gap", [1e-1, 1e-3, 1e-6])
+def test_backups_bound_the_lagrangian(large, gap):
+    """From any values: the bound is below the minimum, and the policy is within the gap of it."""
+    weights, rng = np.array([1.0, 0.3, 0.2]), np.random.default_rng(3)
+    least = mdp.minimise(large, weights)
+    oracle = mdp.Oracle(large)
+    bound, choice = oracle.back_up(weights, rng.normal(size=large.states), gap)
+    assert bound <= float(weights @ least.values) + 1e-9
+    assert bound >= float(weights @ least.values) - gap
+    assert float(weights @ oracle.take(choice, weights).values) <= bound + gap + 1e-9
+
+
+def test_backups_that_take_too_long_are_given_up(large):
+    bound, choice = mdp.Oracle(large).back_up(np.array([1.0, 0.3, 0.2]), np.zeros(large.states), 1e-300)
+    assert choice is None
+    assert np.isfinite(bound)
+
+
+@pytest.mark.parametrize("tol", [1e-4, 1e-6])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_many_states_are_solved_like_fewer(monkeypatch, seed, tol):
+    """Blends only, bounds by backups, and an answer that is rounded in one go."""
+    cmdp = ck.problems.garnet(5_500, actions=4, successors=5, constraints=1 + seed % 3, gamma=0.95, seed=seed)
+    plain = ck.solve(cmdp, tol=tol)
+    monkeypatch.setattr(mdp, "MANY", 1)
+    result = ck.solve(cmdp, tol=tol)
+    assert result.status is ck.Status.OPTIMAL
+    assert result.objective == pytest.approx(plain.objective, rel=2 * tol)
+    assert ck.certify(cmdp, result.policy, result.multipliers).optimal(tol)
+    assert (np.count_nonzero(result.policy.pi, axis=1) > 1).sum() <= cmdp.num_constraints
+
+
+def test_many_states_whose_limits_are_slack_or_cannot_be_met(large, monkeypatch):
+    plain = ck.solve(ck.CMDP(large.transitions, reward=large.objective, gamma=large.gamma, action_axis=1), tol=1e-5)
+    monkeypatch.setattr(mdp, "MANY", 1)
+    names = [limit.name for limit in large.constraints]
+    slack, refused = (large.with_limits(dict.fromkeys(names, far)) for far in (1e3, -1e3))
+    assert ck.solve(slack, tol=1e-5).objective == pytest.approx(plain.objective, rel=2e-5)
+    search = ColumnSearch(refused, 1e-5)
+    for _ in search.steps():
+        pass
+    assert search.farkas is not None
+
+
+@pytest.mark.parametrize("accuracy", [0.0, 1e-9, 1e-3])
+def test_values_are_proved_from_any_guess(large, accuracy):
+    policy, rng = ck.TabularPolicy.over(large.pairs, some_policy(large)), np.random.default_rng(4)
+    exact, tiny = values_with_errors(large, policy)
+    guess = 100.0 * rng.normal(size=(large.states, 3))
+    values, errors = values_with_errors(large, policy, accuracy=np.full(3, accuracy), guess=guess)
+    assert (np.abs(values - exact) <= errors + tiny).all()
+    assert (errors <= max(2.0 * accuracy, 1e-9)).all()

@@ -9,7 +9,7 @@ import numpy as np
 
 from cmdpkit.certificates.certificate import Certificate
 from cmdpkit.checks import Array, longest_row
-from cmdpkit.evaluation.bounds import EPS, TINY, values_error
+from cmdpkit.evaluation.bounds import EPS, TINY, largest_error, values_error
 from cmdpkit.evaluation.gain_bounds import averages_with_errors
 from cmdpkit.evaluation.rational import RationalModel, Table, above, below
 from cmdpkit.evaluation.rational_averages import RationalAverages
@@ -19,6 +19,9 @@ from cmdpkit.policy import MixturePolicy, TabularPolicy
 
 AnyPolicy = TabularPolicy | MixturePolicy
 
+
+ENOUGH = 2.0
+"""Where no error exceeds the accuracy that was asked so many times, wherever the start leads, visits are not needed."""
 
 VISITS = 1e-3
 """Visits weigh the errors of values: where these are found to an accuracy, visits are as good as exact to this part."""
@@ -31,13 +34,15 @@ def certificate_of(
     bound: float,
     plan: Plan | None = None,
     accuracy: Array | float = 0.0,
+    guess: Array | None = None,
 ) -> Certificate:
     """The certificate of `policy`, given a proved lower bound on V_0 over the feasible policies, and its row prices.
 
     `plan` is the method that has suited the chains of the model, if that is known. Values are found to about `accuracy`
-    (rows + 1,), by default to rounding; what their errors are is part of the proof.
+    (rows + 1,), by default to rounding, from a `guess` (S, rows + 1) if there is one; what their errors are is part of
+    the proof, and found from the values alone.
     """
-    return certificate_of_values(cmdp, *values_with_errors(cmdp, policy, plan, accuracy), multipliers, bound)
+    return certificate_of_values(cmdp, *values_with_errors(cmdp, policy, plan, accuracy, guess), multipliers, bound)
 
 
 def certificate_of_values(cmdp: Problem, values: Array, errors: Array, multipliers: Array, bound: float) -> Certificate:
@@ -101,14 +106,18 @@ def refuted(cmdp: Problem, plain: Certificate, farkas: Array, margin: float) -> 
 
 
 def values_with_errors(
-    cmdp: CMDP, policy: AnyPolicy, plan: Plan | None = None, accuracy: Array | float = 0.0
+    cmdp: CMDP,
+    policy: AnyPolicy,
+    plan: Plan | None = None,
+    accuracy: Array | float = 0.0,
+    guess: Array | None = None,
 ) -> tuple[Array, Array]:
     """(m + 1,) values of all costs from the start, limits not subtracted, and a bound on the error of each."""
     # A copy: proofs do not change the run
     plan = Plan() if plan is None else plan.copy()
     if not isinstance(policy, MixturePolicy):
-        return _of_stationary(cmdp, policy, plan, accuracy)
-    parts = [_of_stationary(cmdp, part, plan, accuracy) for part in policy.policies]
+        return _of_stationary(cmdp, policy, plan, accuracy, guess)
+    parts = [_of_stationary(cmdp, part, plan, accuracy, guess) for part in policy.policies]
     values, errors = (np.array(column) for column in zip(*parts, strict=True))
     return mixed_values(policy.weights, values, errors)
 
@@ -120,14 +129,16 @@ def mixed_values(weights: Array, values: Array, errors: Array) -> tuple[Array, A
     return weights @ values, weights @ errors * (1.0 + 1e-9) + rounding
 
 
-def _of_stationary(cmdp: CMDP, policy: TabularPolicy, plan: Plan, accuracy: Array | float) -> tuple[Array, Array]:
+def _of_stationary(
+    cmdp: CMDP, policy: TabularPolicy, plan: Plan, accuracy: Array | float, guess: Array | None
+) -> tuple[Array, Array]:
     pi, pairs = policy.pi, cmdp.pairs
     if cmdp.criterion == "average":
         return averages_with_errors(cmdp, pi, plan)
     system = PolicySystem(cmdp, pi, plan=plan)
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing, and says so
         policy_cost = pairs.expect(pi, cmdp.costs)
-        value = system.state_values(policy_cost, accuracy=accuracy)
+        value = system.state_values(policy_cost, guess, accuracy)
         # r = c_π + γ P_π V − V, and its rounding error
         residual = policy_cost  # in place: tables of large models are not kept together
         residual += cmdp.gamma * (system.chain @ value)
@@ -138,8 +149,10 @@ def _of_stationary(cmdp: CMDP, policy: TabularPolicy, plan: Plan, accuracy: Arra
         slack = np.abs(pairs.sum(pi) - 1.0) + (pairs.largest + 2) * EPS
         local = np.abs(residual, out=residual)
         local += (terms * EPS + slack)[:, None] * _sizes(cmdp, system, pi, value) + terms * TINY
-        visits = np.maximum(system.state_occupancy(accuracy=VISITS if np.any(accuracy) else 0.0), 0.0)
-        errors = values_error(cmdp, system.chain, visits, local, float(slack.max()))
+        errors = largest_error(cmdp, local, float(slack.max()))
+        if not (errors <= ENOUGH * np.asarray(accuracy)).all():
+            visits = np.maximum(system.state_occupancy(accuracy=VISITS if np.any(accuracy) else 0.0), 0.0)
+            errors = values_error(cmdp, system.chain, visits, local, float(slack.max()))
         errors += (cmdp.states + 4 + cmdp.entry_error) * EPS * (cmdp.initial @ np.abs(value)) + cmdp.states * TINY
         return cmdp.initial @ value, np.where(np.isfinite(errors), errors, np.inf)
 

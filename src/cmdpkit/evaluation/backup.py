@@ -95,6 +95,22 @@ def _bellman_compiled(cmdp: CMDP, cost: Array, value: Array, choice: Any, noise:
     return Backup(backup, chosen, min(low), max(high), sum(moved))
 
 
+def follow(cmdp: CMDP, cost: Array, value: Array, choice: Any, sweeps: int) -> Array:
+    """V ← c_π + γ P_π V so many times, for a deterministic choice on a large sparse model, without its chain.
+
+    `value` is working space, and overwritten.
+    """
+    from cmdpkit.evaluation import kernels
+
+    kernel = partial(kernels.follow, cmdp.pairs.heads, choice, *parts(cmdp.transitions), cost, cmdp.gamma)
+    spare = np.empty_like(value)
+    work = cmdp.transitions.nnz * cmdp.states // cmdp.pairs.count
+    for _ in range(sweeps):
+        in_blocks(partial(kernel, value, spare), cmdp.states, work)
+        value, spare = spare, value
+    return value
+
+
 def induction(cmdp: CMDP, cost: Array, blocks: Sequence[int]) -> Any:
     """(S,) the best choice, by backward induction: one pass from the last of the model's blocks to the first."""
     matrix, heads = cmdp.transitions, cmdp.pairs.heads

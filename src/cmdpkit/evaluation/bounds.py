@@ -215,6 +215,14 @@ def _terms(cmdp: Any, weights: Array) -> Any:
     return cmdp.longest_row + weights.size + 10 + cmdp.entry_error
 
 
+def largest_error(cmdp: CMDP, local: Array, policy_slack: float) -> Array:
+    """(n,) bounds on |ρ · (V − V^π)| from bounds (S, n) on the residuals: Σ_s x(s) r(s) ≤ (Σ_s x(s)) max_s r(s).
+
+    The mass of the visits is at most Σ_k (γP_π)ᵏ 1, as the start has a mass of one.
+    """
+    return np.asarray(1.01 * horizon_bound(cmdp, policy_slack) * local.max(axis=0, initial=0.0))
+
+
 def values_error(cmdp: CMDP, chain: Any, visits: Array, local: Array, policy_slack: float) -> Array:
     """(n,) bounds on |ρ · (V − V^π)|, from bounds on the residuals of V in every state.
 

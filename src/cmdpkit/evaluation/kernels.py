@@ -51,6 +51,19 @@ def bellman(heads, most, indptr, indices, data, cost, gamma, value, noise, backu
 
 
 @njit(cache=True, nogil=True)
+def follow(heads, choice, indptr, indices, data, cost, gamma, value, out, first, last):  # pragma: no cover
+    """out(s) = c(s, a) + γ Σ P V with a = choice(s): rows of the model are read where they are."""
+    for s in range(first, last):
+        row = heads[s] + choice[s]
+        k, end = uint64(indptr[row]), uint64(indptr[row + 1])
+        ahead = 0.0
+        while k < end:
+            ahead += data[k] * value[indices[k]]
+            k += ONE
+        out[s] = cost[row] + gamma * ahead
+
+
+@njit(cache=True, nogil=True)
 def ahead_one(heads, indptr, indices, data, cost, gamma, after, values, minus, out, low, high, first, last):
     # pragma: no cover
     """new = c + γ P V′ in the rows of the states, for one column; out = new − minus · V, extremes of new − V.

@@ -33,7 +33,7 @@ from cmdpkit.exact.levels import LevelMethod
 from cmdpkit.exact.local import ACCURACY, Blend, LocalDual, Outlook, Viewpoint, outlook
 from cmdpkit.exact.master import Mixture, Program, best_mixture, least_violation, row_scales
 from cmdpkit.exact.mdp import Minimum, Oracle, Stop, never
-from cmdpkit.exact.vertex import least_randomised
+from cmdpkit.exact.vertex import least_randomised, rounded
 from cmdpkit.model import CMDP, StagedTransitions
 from cmdpkit.policy import TabularPolicy
 
@@ -59,6 +59,9 @@ UNSURE_ROUNDS = 4
 INEXACT = 0.02
 """An oracle need not know its minimum better than to this part of the distance between the bounds."""
 
+BOUND_SHARE = 0.05
+"""Nor, on a large model, than to this part of the gap that is allowed."""
+
 DUAL_SHARE = 0.2
 """The oracle is asked when the bound promises to gain this part of what is left; else another blend is better."""
 
@@ -76,6 +79,9 @@ NARROW = 0.03
 
 COLUMN_ACCURACY = 3e-3
 """Values of a column are found to this part of `tol`."""
+
+PROOF_ACCURACY = 0.03
+"""Values of a proof, and visits of columns that are mixed, the same on a large model."""
 
 FAR = 1e6
 """A violation counts so many times its scaled size: meeting the limits at all is progress."""
@@ -167,6 +173,8 @@ class ColumnSearch:
         self._oracle = Oracle(cmdp, self.stop, accuracy=COLUMN_ACCURACY * self.tol * cmdp.fine_scales)
         self._visits: Array | None = None
         self._view: Viewpoint | None = None  # the last blend
+        self._near: Array | None = None  # (S, m + 1) values of the last policy that was evaluated
+        self._missed = False  # the last blend, and those before it, did not meet the limits
         self._factors: PolicySystem | None = None  # of the last blend
         self._kept: dict[int, Array] = {}  # state visits of columns that would have to be factorised again
         self._master: Program | None = None  # to continue from when columns have been added
@@ -221,10 +229,18 @@ class ColumnSearch:
     def _ask(self, weights: Array, **ends: Any) -> Minimum:
         """The oracle: min_π w·V(π), warm-started from its last answer."""
         self.oracle_calls += 1
-        if np.isfinite(self.bound):  # the gap is relative to the objective, and now its size is known
-            size = max(float(self.cmdp.fine_scales[0]), min(abs(self.upper), abs(self.bound)))
-            self._oracle.accuracy[0] = COLUMN_ACCURACY * self.tol * size
+        self._focus()
         return self._oracle.minimise(weights, **ends)
+
+    def _focus(self) -> None:
+        """The gap is relative to the objective: its size says how exact values must be, once it is known."""
+        if np.isfinite(self.bound):
+            self._oracle.accuracy[0] = COLUMN_ACCURACY * self.tol * self._size
+
+    @property
+    def _size(self) -> float:
+        """What a gap is relative to: the objective, once it is known, but no less than its costs say."""
+        return max(float(self.cmdp.fine_scales[0]), min(abs(self.upper), abs(self.bound)))
 
     def ask_bound(self, multipliers: Array, **ends: Any) -> bool:
         """Query G(λ), ended as `Oracle.minimise` says; keep bound and column. True when the column is new."""
@@ -373,6 +389,8 @@ class ColumnSearch:
         """Ask where G is largest under the local model, while that brings the bounds together."""
         asked, idle, margin, first = self.multipliers, 0, np.zeros(self.cmdp.num_rows), self.bound
         view = self._view or self._oracle_view()
+        self._focus()
+        large = self._oracle.backs_up
         self._oracle.system = None  # factors can be as large as the model: one policy's at a time
         while not self.stuck and idle < PATIENCE:
             before, known = self._distance(), len(self.columns)
@@ -382,7 +400,7 @@ class ColumnSearch:
                 self._view = view if self.rigorous else None
                 missed = view.values / self.scales - ahead.predicted
                 off = np.abs(missed[1:])
-                margin = NARROW * off if self.goal else np.full_like(off, MARGIN * off.max())
+                margin = NARROW * off if self.goal else np.full_like(off, (NARROW if large else MARGIN) * off.max())
                 self._price()
                 # What the bound can still gain by asking, under the local model
                 gain = ahead.value * float(self.scales[0]) - self.bound
@@ -396,7 +414,7 @@ class ColumnSearch:
             if self.aim and self.has_closed:
                 yield self  # perhaps that is proof enough
             asked = ahead.prices * self.units
-            blind = self._learn_at(asked, view, gain, sure, first) if self.goal else self._ask_at(asked, gain)
+            blind = self._learn_at(asked, view, gain, sure, first) if self.goal else self._ask_at(asked, view, gain)
             self.stuck = self.mixture is not None and self._settled()
             yield self
             idle = idle + 1 if self._distance() > PROGRESS * before else 0
@@ -416,12 +434,37 @@ class ColumnSearch:
             return sure or self.upper - self.bound <= self.goal
         return self.mixture is None or gain > DUAL_SHARE * (self.upper - self.bound)
 
-    def _ask_at(self, prices: Array, gain: float) -> bool:
+    def _ask_at(self, prices: Array, view: Viewpoint, gain: float) -> bool:
         """Ask the oracle, to a part of what is left. False: the blend stays the viewpoint."""
-        left = min(self.upper - self.bound, gain)
-        self.ask_bound(prices, gap=max(INEXACT * left, self.enough), rounds=ROUNDS, hopeless=self.bound)
+        gap = max(INEXACT * min(self.upper - self.bound, gain), self.enough)
+        if self.rigorous or not self._oracle.backs_up or not self._back_up(prices, view, gap):
+            self.ask_bound(prices, gap=gap, rounds=ROUNDS, hopeless=self.bound)
         self._price()
         return False
+
+    def _back_up(self, prices: Array, view: Viewpoint, gap: float) -> bool:
+        """Bound G(λ) on a large model by backups from a blend's values.
+
+        The policy that is best there becomes a column only where blends alone do not meet the limits: its values cost
+        more than the bound.
+        """
+        prices, oracle = self.cmdp.netted(prices), self._oracle
+        weights = np.append(1.0, prices)
+        gap = max(gap, BOUND_SHARE * self.aim * self._size)
+        if gap <= 0.0:
+            return False
+        self.oracle_calls += 1
+        bound, choice = oracle.back_up(weights, view.state_values @ weights, gap, self.bound)
+        self.learn(Cut(prices, self.cmdp.offsets, bound))
+        if choice is None:
+            return False
+        self._focus()
+        if self.mixture is None and self._missed:
+            self._take(oracle.take(choice, weights, guess=view.state_values))
+        else:
+            oracle.choice, oracle.state_values = choice, None
+        self._missed = self.mixture is None
+        return True
 
     def _learn_at(self, prices: Array, view: Viewpoint, gain: float, sure: bool, first: float) -> bool:
         """With a goal: bound G from a blend's values, or ask the oracle. True if it sees much that the blend does not.
@@ -469,7 +512,8 @@ class ColumnSearch:
     @property
     def accuracy(self) -> Array | float:
         """To which a policy of a large model need be evaluated for its proof; 0 is to rounding."""
-        return self._oracle.accuracy if is_compiled(self.cmdp.transitions) else 0.0
+        exact = PROOF_ACCURACY / COLUMN_ACCURACY if self.may_round else 1.0
+        return exact * self._oracle.accuracy if is_compiled(self.cmdp.transitions) else 0.0
 
     def _distance(self) -> float:
         """How far the search has to go, scaled: between the bounds, or (farther) to a mixture within the limits."""
@@ -487,11 +531,14 @@ class ColumnSearch:
     def _oracle_view(self) -> Viewpoint:
         """The oracle's last policy as the centre of a local model."""
         oracle = self._oracle
+        if oracle.state_values is None:  # only its Lagrangian was bounded
+            oracle.take(oracle.choice, np.append(1.0, self.multipliers), guess=self._near)
         assert oracle.state_values is not None
         system = oracle.system or policy_system(self.cmdp, choice=oracle.choice, plan=oracle.plan)
         return self._viewpoint(Blend([oracle.choice], np.ones(1)), system, oracle.state_values)
 
     def _viewpoint(self, policy: Blend, system: PolicySystem, state_values: Array) -> Viewpoint:
+        self._near = state_values
         self._visits = system.state_occupancy(self._visits, accuracy=VISITS_ACCURACY)
         values = self.cmdp.initial @ state_values
         values[1:] -= self.cmdp.offsets
@@ -500,8 +547,7 @@ class ColumnSearch:
     def _evaluate(self, blend: Blend) -> Viewpoint:
         """Take a randomised policy as a column."""
         self._factors = None
-        near = self._oracle.state_values if self._view is None else self._view.state_values
-        system, state_values, known = self._evaluated(blend, near)
+        system, state_values, known = self._evaluated(blend, self.nearest())
         view = self._viewpoint(blend, system, state_values)
         if self.goal and self.plan.has_factors and self.cmdp.criterion != "average":
             self._factors = system
@@ -533,6 +579,12 @@ class ColumnSearch:
         blend, _ = local.blend(np.zeros_like(prices), cap, NEARLY * self.goal / float(self.scales[0]))
         _, state_values, known = self._evaluated(blend, view.state_values)
         self.add(blend, self.cmdp.initial @ state_values - np.append(0.0, self.cmdp.offsets), state_values, **known)
+
+    def nearest(self) -> Array | None:
+        """(S, m + 1) values of a similar policy: of the last blend if it is kept, or of the oracle's last policy."""
+        if self._view is not None:
+            return self._view.state_values
+        return self._near if self._oracle.state_values is None else self._oracle.state_values
 
     def _system(self, pi: PairTable) -> tuple[PolicySystem, Array]:
         """The linear system of a randomised policy, and its costs (S, m + 1). Its probabilities need not be kept."""
@@ -648,11 +700,37 @@ class ColumnSearch:
         self._oracle.system = None  # one chain at a time
         return self._of_occupancy(self._occupancy(weights))
 
+    @property
+    def may_round(self) -> bool:
+        """Whether `rounded()` is worth a try: on a large model, from the values of the last blend."""
+        return self._near is not None and self._oracle.backs_up and not self.rigorous
+
+    def rounded(self) -> TabularPolicy | None:
+        """A policy with about the values of `policy()` that randomises in few states, for little time."""
+        near, pairs, visits = self.nearest(), self.cmdp.pairs, self._visits
+        assert near is not None
+        assert visits is not None
+        self._oracle.system = None
+        if self._last_suffices():
+            pi = self.probabilities(self.columns[-1]).ravel()
+        else:
+            occupancy = self._occupancy(self._weights(), PROOF_ACCURACY)
+            visits = pairs.sum(occupancy)
+            pi = np.array(self._of_occupancy(occupancy).pi).ravel()
+            del occupancy
+        return rounded(self.cmdp, pi, visits, near, self.tol)
+
+    def _last_suffices(self) -> bool:
+        """Whether the last column alone, a blend whose visits and values are known, is as close as `aim` says."""
+        values, last = self.values[-1], self.columns[-1]
+        met = (values[1:] <= self.relaxation * self.scales[1:]).all()
+        return isinstance(last, Blend) and bool(met and values[0] - self.bound <= self.aim * self._size)
+
     def vertex(self) -> TabularPolicy | None:
         """A policy with the values of `policy()` that randomises in fewer states, if there is one (vertex.py)."""
         self._oracle.system = None
         cmdp, oracle, occupancy = self.cmdp, self._oracle, [self._occupancy(self._weights())]
-        visits, values = cmdp.pairs.sum(occupancy[0]), oracle.state_values
+        visits, values = cmdp.pairs.sum(occupancy[0]), self.nearest()
         # Large tables are passed on, not kept
         policy = [self._of_occupancy(occupancy.pop())]
         return least_randomised(cmdp, policy.pop(), visits, oracle.plan, oracle.accuracy, values)
@@ -667,8 +745,8 @@ class ColumnSearch:
             return stationary_policy(self.cmdp, occupancy, fallback, self.tol)
         return TabularPolicy.from_occupancy(pairs, occupancy, fallback)
 
-    def _occupancy(self, weights: Array) -> PairTable:
-        """Visits to the pairs under a mixture of the columns."""
+    def _occupancy(self, weights: Array, accuracy: float = COLUMN_ACCURACY) -> PairTable:
+        """Visits to the pairs under a mixture of the columns, to a part of `tol`."""
         pairs = self.cmdp.pairs
         occupancy = np.zeros(pairs.count)
         for j in np.flatnonzero(weights > 0.0):
@@ -678,7 +756,7 @@ class ColumnSearch:
                 played = {"choice": column} if chosen else {"probabilities": self.probabilities(column)}
                 system = policy_system(self.cmdp, **played, plan=self.plan)
                 del played
-                visits = system.state_occupancy(self._visits, COLUMN_ACCURACY * self.tol)
+                visits = system.state_occupancy(self._visits, accuracy * self.tol)
                 del system  # one chain at a time
             if isinstance(column, np.ndarray):
                 occupancy[pairs.rows(column)] += weights[j] * visits

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation.backup import Backup, bellman, induction, induction_over_stages
+from cmdpkit.evaluation.backup import Backup, bellman, follow, induction, induction_over_stages, is_compiled
 from cmdpkit.evaluation.bounds import backup_errors, bound_from_backup, local_bound
 from cmdpkit.evaluation.chain import chosen_chain
 from cmdpkit.evaluation.gains import policy_system, uniform_system
@@ -34,6 +34,18 @@ LOOSE = 0.05
 
 BACKUPS = 15
 """Bellman backups that may stand in for the evaluation of a policy: so many are as fast (measured)."""
+
+MANY = 100_000
+"""From this many states on tables of values exceed a cache: where one value per state will do, no others are swept."""
+
+SWEPT = 4
+"""Sweeps of one policy between two Bellman backups of a large model: together they take as long (measured)."""
+
+ROUGH = 1e-4
+"""Values of the first policy of a large model are found to this part of their largest."""
+
+MOST_BACKUPS = 30
+"""Where so many do not suffice, values of policies are found instead."""
 
 CHORDS = 10
 """The same for backups that are followed by a solution with known factors."""
@@ -123,7 +135,12 @@ class Oracle:
         if blocks is not None:
             self.choice = induction(cmdp, cost, blocks)
         elif self.choice is None:
-            self.choice = self._far_sighted(cost)
+            far = self._far_values(cost)
+            if gap > 0.0 and self.backs_up:
+                bound, choice = self.back_up(weights, far, gap, hopeless)
+                if choice is not None:
+                    return self._take_roughly(choice, weights, bound)
+            self.choice = self._greedy(cost, far)
         offset = float(weights[1:] @ cmdp.offsets)
         bound, evaluations, least, idle = -np.inf, 0, np.inf, 0
         average = cmdp.criterion == "average"
@@ -161,7 +178,8 @@ class Oracle:
 
     def begin(self, weights: Array) -> None:
         """Find a first policy, a far-sighted one. After that the plan is known."""
-        self.choice = self._far_sighted(weights @ self.cmdp.costs)
+        cost = weights @ self.cmdp.costs
+        self.choice = self._greedy(cost, self._far_values(cost))
 
     def improvement(self, weights: Array) -> tuple[float, Any]:
         """A bound on min_π w·V(π) from the values of the last policy, and a better choice; None if there is none."""
@@ -171,11 +189,47 @@ class Oracle:
         backup = bellman(self.cmdp, cost, value, self.choice, noise)
         return bound_from_backup(self.cmdp, weights, value, backup), backup.choice if backup.moved else None
 
-    def take(self, choice: Any, weights: Array) -> Minimum:
-        """Evaluate another policy, to all the accuracy that is asked."""
+    def take(self, choice: Any, weights: Array, bound: float = -np.inf, guess: Array | None = None) -> Minimum:
+        """Evaluate another policy, to all the accuracy that is asked, from a guess of its values if there is one."""
         self.choice = choice
+        self.state_values = self.state_values if guess is None else guess
         self._evaluate(weights, 0.0)
-        return self._minimum(-np.inf, 1)
+        return self._minimum(bound, 1)
+
+    def _take_roughly(self, choice: Any, weights: Array, bound: float) -> Minimum:
+        """The same for a policy that is a start only. As a column it claims no better values than it has."""
+        self.choice = choice
+        error = ROUGH * self.cmdp.cost_sizes / self.cmdp.step_weight
+        self._evaluate(weights, 0.0, error)
+        found = self._minimum(bound, 1)
+        return found._replace(values=found.values + error)
+
+    @property
+    def backs_up(self) -> bool:
+        """Whether the model is a large one whose chains mix, such that `back_up` is the way to bound L_w."""
+        cmdp = self.cmdp
+        if self.plan.method != "sweeps" or cmdp.criterion == "average" or cmdp.states < MANY:
+            return False
+        return is_compiled(cmdp.transitions) and not isinstance(cmdp.transitions, StagedTransitions)
+
+    def back_up(self, weights: Array, value: Array, gap: float, hopeless: float = -np.inf) -> tuple[float, Any]:
+        """A bound on min_π w·V(π) and a policy within `gap` of it, by modified policy iteration from any values (S,).
+
+        Only L_w itself is swept, one number per state, and no policy is evaluated to the end: with TV the Bellman
+        backup of V, the values of the greedy policy are at most TV + Σ_{k≥1} γᵏ max (TV − V), and those of the best one
+        at least the same with the minimum. The policy is None where that takes too many backups.
+        """
+        cmdp, choice = self.cmdp, np.zeros(self.cmdp.states, dtype=np.int32) if self.choice is None else self.choice
+        cost, offset = weights @ cmdp.costs, float(weights[1:] @ cmdp.offsets)
+        tail, bound = cmdp.gamma / (1.0 - cmdp.gamma), -np.inf
+        for _ in range(MOST_BACKUPS):
+            backup = bellman(cmdp, cost, value, choice)
+            bound, choice = max(bound, bound_from_backup(cmdp, weights, value, backup)), backup.choice
+            most = float(cmdp.initial @ backup.values) + tail * backup.highest - offset
+            if most - bound <= gap or most < hopeless or self.stop():
+                return bound, choice
+            value = follow(cmdp, cost, backup.values, choice, SWEPT)
+        return bound, None
 
     def glance(
         self, weights: Array, guess: Array, gap: float, excess: float, system: PolicySystem | None = None
@@ -237,22 +291,26 @@ class Oracle:
         values[1:] -= cmdp.offsets
         return Minimum(self.choice, values, bound, evaluations)
 
-    def _far_sighted(self, cost: Array) -> Any:
-        """The greedy choice for the values of the uniform policy, which goes everywhere and so sees far.
+    def _far_values(self, cost: Array) -> Array:
+        """The values of the uniform policy, which goes everywhere and so sees far. After that the plan is known.
 
         A policy that is greedy for the costs at hand may never come near what is worth having, and policy iteration
         then finds it one state after the other: a hundred policies for a grid of 100 x 100, against one from here.
         """
-        cmdp = self.cmdp
-        value = uniform_system(cmdp, self.plan).rough(cmdp.pairs.mean(cost))
-        return bellman(cmdp, cost, value, np.zeros(cmdp.states, dtype=np.int32)).choice
+        return uniform_system(self.cmdp, self.plan).rough(self.cmdp.pairs.mean(cost))
 
-    def _evaluate(self, weights: Array, error: float) -> float:
-        """V_0..V_m of the current policy, with an error of w·V of at most `error`. Returns that, 0 if fully exact."""
+    def _greedy(self, cost: Array, value: Array) -> Any:
+        return bellman(self.cmdp, cost, value, np.zeros(self.cmdp.states, dtype=np.int32)).choice
+
+    def _evaluate(self, weights: Array, error: float, least: Array | float = 0.0) -> float:
+        """V_0..V_m of the current policy, with an error of w·V of at most `error`. Returns that, 0 if fully exact.
+
+        Errors of single values may be `least` in any case.
+        """
         cmdp = self.cmdp
         self.system = None  # one chain at a time
         self.system = policy_system(cmdp, choice=self.choice, plan=self.plan)
-        wanted = np.maximum(self.accuracy, rounding_floor(cmdp))
+        wanted = np.maximum(np.maximum(self.accuracy, least), rounding_floor(cmdp))
         most = 1e-3 * cmdp.cost_sizes / cmdp.step_weight
         share = error / weights.size / np.maximum(weights, 1e-30 + error * 1e-30)
         accuracy = np.maximum(wanted, np.minimum(share, most))

@@ -153,15 +153,24 @@ def _certificate(search: ColumnSearch, policy: TabularPolicy) -> Certificate:
 
 def _answer(search: ColumnSearch, bound: float, tol: float) -> tuple[TabularPolicy, Certificate]:
     """The policy of the search with its certificate; one that randomises in fewer states, if it is proved as well."""
-    cmdp, fewer = search.cmdp, search.vertex()
-    if fewer is not None:
-        certificate = certificate_of(cmdp, fewer, search.multipliers, bound, search.plan, search.accuracy)
-        allowed = tol * cmdp.fine_scales[1:] + search.relaxation * search.scales[1:]
-        if certificate.optimal(tol) and as_good(cmdp, certificate, search.bound, allowed, tol):
-            return fewer, certificate
-    del fewer  # tables of large models are not kept together
+    cmdp, fewer = search.cmdp, None
+    for find in (search.rounded, search.vertex) if search.may_round else (search.vertex,):
+        fewer = None  # tables of large models are not kept together
+        fewer = find()
+        if fewer is not None:
+            certificate = _checked(search, fewer, bound)
+            allowed = tol * cmdp.fine_scales[1:] + search.relaxation * search.scales[1:]
+            if certificate.optimal(tol) and as_good(cmdp, certificate, search.bound, allowed, tol):
+                return fewer, certificate
+    del fewer
     policy = search.policy()
-    return policy, certificate_of(cmdp, policy, search.multipliers, bound, search.plan, search.accuracy)
+    return policy, _checked(search, policy, bound)
+
+
+def _checked(search: ColumnSearch, policy: TabularPolicy, bound: float) -> Certificate:
+    """The certificate of a policy near the last one of the search."""
+    near = search.nearest() if search.may_round else None
+    return certificate_of(search.cmdp, policy, search.multipliers, bound, search.plan, search.accuracy, near)
 
 
 def _polished(
