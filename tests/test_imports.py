@@ -117,7 +117,7 @@ def test_no_module_imports_itself_in_a_circle():
         ("rich", ("report", "cli.common", "experiments")),
         ("click", ("cli",)),
         ("matplotlib", ("drawing",)),
-        ("gymnasium", ("envs", "experiments.tasks", "experiments.velocity")),
+        ("gymnasium", ("envs", "model.gymnasium", "experiments.tasks", "experiments.velocity")),
         ("ray", ("cluster",)),
         ("dash", ("insight.explorer",)),
         ("flask", ("insight.explorer",)),
