@@ -210,10 +210,11 @@ def off(value: float, ours: float) -> str:
 
 def page(lines: list[str], given: argparse.Namespace) -> str:
     kind = "processor time" if given.processor else "time"
+    flags = " --quick" * given.quick + " --processor" * given.processor
     return "\n".join(
         [
             "# Benchmarks without limits\n",
-            f"Written by `python benchmarks/plain.py --write --seed {given.seed}` on: {machine()}.\n",
+            f"Written by `python benchmarks/plain.py --write{flags} --seed {given.seed}` on: {machine()}.\n",
             f"`solve(model)` to a proved relative gap of {TOL:g} against solvers of plain MDPs at the same tolerance,",
             f"in {kind}, the best of several runs in turn. A ratio above 1 means that cmdpkit is faster. Policy",
             "iteration of QuantEcon is left out on grids and random graphs, where it takes minutes; a solver that took",
