@@ -69,12 +69,14 @@ def bellman(cmdp: CMDP, cost: Array, value: Array, choice: Any, noise: float = 0
     """TV(s) = min_a c(s, a) + γ Σ P V, and a greedy choice: ties, and gains within `noise`, keep the action."""
     if is_compiled(cmdp.transitions) and sp.issparse(cmdp.transitions):
         return _bellman_compiled(cmdp, cost, value, choice, noise)
-    q, pairs = cost + look_ahead(cmdp, value), cmdp.pairs
+    q, pairs = look_ahead(cmdp, value), cmdp.pairs
+    q += cost
     best = pairs.argmin(pairs.like(q))
     backup = q[pairs.rows(best)]
     better = backup < q[pairs.rows(choice)] - noise
     change = backup - value
-    return Backup(backup, np.where(better, best, choice), float(change.min()), float(change.max()), int(better.sum()))
+    low, high = float(np.minimum.reduce(change)), float(np.maximum.reduce(change))  # without NumPy's detours
+    return Backup(backup, np.where(better, best, choice), low, high, int(np.count_nonzero(better)))
 
 
 def _bellman_kernel(cmdp: CMDP, cost: Array) -> Any:

@@ -18,7 +18,7 @@ from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.mdp import MAX_ROUNDS, Stop
 from cmdpkit.model import CMDP
 
-LOOSE = 0.01
+LOOSE = 0.02
 """Values are found to this part of what is left between the bounds."""
 
 FEW = 0.02
@@ -27,7 +27,7 @@ FEW = 0.02
 AHEAD = 3
 """Bellman backups before the first policy: they cost less than the evaluation of a policy that does not look ahead."""
 
-SETTLED, ENOUGH = 0.003, 0.5
+SETTLED, ENOUGH = 0.01, 0.5
 """Of a policy that changes in no larger part of the states, values are found to this part of the tolerance."""
 
 STALLED = 0.8
@@ -67,7 +67,7 @@ def minimise_alone(cmdp: CMDP, tol: float, stop: Stop) -> Proved | None:
         backup = bellman(cmdp, cost, guess, choice)
         guess, choice = backup.values, backup.choice
     system, own = _system(cmdp, choice, plan), cost[cmdp.pairs.rows(choice)]
-    left, closest, idle, seen_far = float(np.abs(cost).max()) / cmdp.step_weight, np.inf, 0, False
+    left, closest, idle, seen_far = _left(cmdp, backup, tol)[0], np.inf, 0, False
     value, apart = system.glance(own, LOOSE * left, guess), 0
     for number in range(MAX_ROUNDS):
         backup, before = bellman(cmdp, cost, value, choice), left
