@@ -29,6 +29,7 @@ import scipy.sparse as sp
 
 import cmdpkit as ck
 from cluster_faults import Nodes
+from cmdpkit.checks import Handed
 from cmdpkit.cluster.actors import Workers
 from cmdpkit.cluster.faults import BlocksLost
 from cmdpkit.cluster.session import connect, private_settings
@@ -89,7 +90,9 @@ def lattice(states: int, first: int, last: int) -> ck.Block:
 
 def _block(states: int, to: Any, p: Any, tables: Any) -> ck.Block:
     rows, width = to.shape[0] * to.shape[1], to.shape[2]
-    matrix = sp.csr_array((p.reshape(-1), to.reshape(-1), np.arange(rows + 1) * width), shape=(rows, states))
+    short = np.int32 if rows * width <= np.iinfo(np.int32).max else np.int64
+    heads = np.arange(rows + 1, dtype=short) * short(width)
+    matrix = sp.csr_array((p.reshape(-1), to.reshape(-1), heads), shape=(rows, states))
     matrix.sum_duplicates()
     return ck.Block(matrix, tables)
 
@@ -121,7 +124,7 @@ def whole(family: str, states: int, gamma: float = GAMMA) -> ck.CMDP:
     model = sharded(family, states, 1, gamma)
     block = model.build(0, model.states)
     return ck.CMDP(
-        block.transitions,
+        Handed(block.transitions),  # without a copy, of which nobody would have the original
         reward=block.quantities[0].copy(),  # the model keeps it, and not all tables of the block
         constraints=[
             ck.AtMost(table, limit, name=f"cost {i}")
