@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,13 @@ VISITS = 1e-3
 """Visits weigh the errors of values: where these are found to an accuracy, visits are as good as exact to this part."""
 
 
+class Guess(NamedTuple):
+    """What is thought to be the values (S, m + 1) and the visits (S,) of a policy. It is checked like a solution."""
+
+    values: Array
+    visits: Array
+
+
 def certificate_of(
     cmdp: CMDP,
     policy: AnyPolicy,
@@ -31,13 +39,14 @@ def certificate_of(
     bound: float,
     plan: Plan | None = None,
     accuracy: Array | float = 0.0,
+    guess: Guess | None = None,
 ) -> Certificate:
     """The certificate of `policy`, given a proved lower bound on V_0 over the feasible policies, and its row prices.
 
     `plan` is the method that has suited the chains of the model, if that is known. Values are found to about `accuracy`
-    (rows + 1,), by default to rounding; what their errors are is part of the proof.
+    (rows + 1,), by default to rounding; what their errors are is part of the proof. A good `guess` saves work.
     """
-    return certificate_of_values(cmdp, *values_with_errors(cmdp, policy, plan, accuracy), multipliers, bound)
+    return certificate_of_values(cmdp, *values_with_errors(cmdp, policy, plan, accuracy, guess), multipliers, bound)
 
 
 def certificate_of_values(cmdp: Problem, values: Array, errors: Array, multipliers: Array, bound: float) -> Certificate:
@@ -101,13 +110,17 @@ def refuted(cmdp: Problem, plain: Certificate, farkas: Array, margin: float) -> 
 
 
 def values_with_errors(
-    cmdp: CMDP, policy: AnyPolicy, plan: Plan | None = None, accuracy: Array | float = 0.0
+    cmdp: CMDP,
+    policy: AnyPolicy,
+    plan: Plan | None = None,
+    accuracy: Array | float = 0.0,
+    guess: Guess | None = None,
 ) -> tuple[Array, Array]:
     """(m + 1,) values of all costs from the start, limits not subtracted, and a bound on the error of each."""
     # A copy: proofs do not change the run
     plan = Plan() if plan is None else plan.copy()
     if not isinstance(policy, MixturePolicy):
-        return _of_stationary(cmdp, policy, plan, accuracy)
+        return _of_stationary(cmdp, policy, plan, accuracy, guess)
     parts = [_of_stationary(cmdp, part, plan, accuracy) for part in policy.policies]
     values, errors = (np.array(column) for column in zip(*parts, strict=True))
     return mixed_values(policy.weights, values, errors)
@@ -120,14 +133,18 @@ def mixed_values(weights: Array, values: Array, errors: Array) -> tuple[Array, A
     return weights @ values, weights @ errors * (1.0 + 1e-9) + rounding
 
 
-def _of_stationary(cmdp: CMDP, policy: TabularPolicy, plan: Plan, accuracy: Array | float) -> tuple[Array, Array]:
+def _of_stationary(
+    cmdp: CMDP, policy: TabularPolicy, plan: Plan, accuracy: Array | float, guess: Guess | None = None
+) -> tuple[Array, Array]:
     pi, pairs = policy.pi, cmdp.pairs
     if cmdp.criterion == "average":
         return averages_with_errors(cmdp, pi, plan)
+    exact = plan.is_direct  # then a guess from the same run is as exact as another solution
     system = PolicySystem(cmdp, pi, plan=plan)
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing, and says so
         policy_cost = pairs.expect(pi, cmdp.costs)
-        value = system.state_values(policy_cost, accuracy=accuracy)
+        known, visits = guess or (None, None)
+        value = known if known is not None and exact else system.state_values(policy_cost, known, accuracy)
         # r = c_π + γ P_π V − V, and its rounding error
         residual = policy_cost  # in place: tables of large models are not kept together
         residual += cmdp.gamma * (system.chain @ value)
@@ -138,8 +155,9 @@ def _of_stationary(cmdp: CMDP, policy: TabularPolicy, plan: Plan, accuracy: Arra
         slack = np.abs(pairs.sum(pi) - 1.0) + (pairs.largest + 2) * EPS
         local = np.abs(residual, out=residual)
         local += (terms * EPS + slack)[:, None] * _sizes(cmdp, system, pi, value) + terms * TINY
-        visits = np.maximum(system.state_occupancy(accuracy=VISITS if np.any(accuracy) else 0.0), 0.0)
-        errors = values_error(cmdp, system.chain, visits, local, float(slack.max()))
+        if visits is None or not exact:
+            visits = system.state_occupancy(visits, VISITS if np.any(accuracy) else 0.0)
+        errors = values_error(cmdp, system.chain, np.maximum(visits, 0.0), local, float(slack.max()))
         errors += (cmdp.states + 4 + cmdp.entry_error) * EPS * (cmdp.initial @ np.abs(value)) + cmdp.states * TINY
         return cmdp.initial @ value, np.where(np.isfinite(errors), errors, np.inf)
 
