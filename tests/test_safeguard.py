@@ -169,7 +169,8 @@ def test_without_its_tests_the_method_cycles(monkeypatch):
     monkeypatch.setattr(growing, "ALLOWED", np.inf)
     free = ck.solve(cmdp, "pmd-pd", max_iterations=300)
     assert free.status is ck.Status.ITERATION_LIMIT
-    assert max(free.certificate.gap, free.certificate.violation) > 0.1
+    # Where in its cycle it is stopped depends on rounding; everywhere it is far from 1e-6
+    assert max(free.certificate.gap, free.certificate.violation) > 1e-2
 
 
 @pytest.mark.parametrize("seed", range(40))

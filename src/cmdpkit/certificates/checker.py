@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +28,16 @@ VISITS = 1e-3
 """Visits weigh the errors of values: where these are found to an accuracy, visits are as good as exact to this part."""
 
 
+class Guess(NamedTuple):
+    """What is thought to be the values (S, m + 1) and the visits (S,) of a policy. It is checked like a solution.
+
+    Without visits the values are those of a similar policy, to start from.
+    """
+
+    values: Array
+    visits: Array | None = None
+
+
 def certificate_of(
     cmdp: CMDP,
     policy: AnyPolicy,
@@ -34,13 +45,13 @@ def certificate_of(
     bound: float,
     plan: Plan | None = None,
     accuracy: Array | float = 0.0,
-    guess: Array | None = None,
+    guess: Guess | None = None,
 ) -> Certificate:
     """The certificate of `policy`, given a proved lower bound on V_0 over the feasible policies, and its row prices.
 
     `plan` is the method that has suited the chains of the model, if that is known. Values are found to about `accuracy`
-    (rows + 1,), by default to rounding, from a `guess` (S, rows + 1) if there is one; what their errors are is part of
-    the proof, and found from the values alone.
+    (rows + 1,), by default to rounding; what their errors are is part of the proof, and found from the values alone,
+    whatever the `guess` is that they started from.
     """
     return certificate_of_values(cmdp, *values_with_errors(cmdp, policy, plan, accuracy, guess), multipliers, bound)
 
@@ -110,14 +121,15 @@ def values_with_errors(
     policy: AnyPolicy,
     plan: Plan | None = None,
     accuracy: Array | float = 0.0,
-    guess: Array | None = None,
+    guess: Guess | None = None,
 ) -> tuple[Array, Array]:
     """(m + 1,) values of all costs from the start, limits not subtracted, and a bound on the error of each."""
     # A copy: proofs do not change the run
     plan = Plan() if plan is None else plan.copy()
     if not isinstance(policy, MixturePolicy):
         return _of_stationary(cmdp, policy, plan, accuracy, guess)
-    parts = [_of_stationary(cmdp, part, plan, accuracy, guess) for part in policy.policies]
+    near = None if guess is None else guess._replace(visits=None)
+    parts = [_of_stationary(cmdp, part, plan, accuracy, near) for part in policy.policies]
     values, errors = (np.array(column) for column in zip(*parts, strict=True))
     return mixed_values(policy.weights, values, errors)
 
@@ -130,15 +142,18 @@ def mixed_values(weights: Array, values: Array, errors: Array) -> tuple[Array, A
 
 
 def _of_stationary(
-    cmdp: CMDP, policy: TabularPolicy, plan: Plan, accuracy: Array | float, guess: Array | None
+    cmdp: CMDP, policy: TabularPolicy, plan: Plan, accuracy: Array | float, guess: Guess | None
 ) -> tuple[Array, Array]:
     pi, pairs = policy.pi, cmdp.pairs
     if cmdp.criterion == "average":
         return averages_with_errors(cmdp, pi, plan)
+    exact = plan.is_direct  # then a guess from the same run is as exact as another solution
     system = PolicySystem(cmdp, pi, plan=plan)
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite proves nothing, and says so
         policy_cost = pairs.expect(pi, cmdp.costs)
-        value = system.state_values(policy_cost, guess, accuracy)
+        known, visits = guess or (None, None)
+        same = exact and visits is not None
+        value = known if known is not None and same else system.state_values(policy_cost, known, accuracy)
         # r = c_π + γ P_π V − V, and its rounding error
         residual = policy_cost  # in place: tables of large models are not kept together
         residual += cmdp.gamma * (system.chain @ value)
@@ -151,8 +166,9 @@ def _of_stationary(
         local += (terms * EPS + slack)[:, None] * _sizes(cmdp, system, pi, value) + terms * TINY
         errors = largest_error(cmdp, local, float(slack.max()))
         if not (errors <= ENOUGH * np.asarray(accuracy)).all():
-            visits = np.maximum(system.state_occupancy(accuracy=VISITS if np.any(accuracy) else 0.0), 0.0)
-            errors = values_error(cmdp, system.chain, visits, local, float(slack.max()))
+            if visits is None or not exact:
+                visits = system.state_occupancy(visits, VISITS if np.any(accuracy) else 0.0)
+            errors = values_error(cmdp, system.chain, np.maximum(visits, 0.0), local, float(slack.max()))
         errors += (cmdp.states + 4 + cmdp.entry_error) * EPS * (cmdp.initial @ np.abs(value)) + cmdp.states * TINY
         return cmdp.initial @ value, np.where(np.isfinite(errors), errors, np.inf)
 

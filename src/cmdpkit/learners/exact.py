@@ -85,15 +85,22 @@ class ExactLearner:
 
     def move_to(self, policy: TabularPolicy) -> None:
         """Make `policy` the current one: factorise its system, compute its occupancy and all m + 1 values."""
-        self.policy, self._known_system = policy, None
+        self.policy = self._evaluated = policy
+        self._known_system = None
         self._visit(self._system.state_occupancy(self._visits, self.accuracy))
         self._values_are_current = False
 
     @property
     def _system(self) -> PolicySystem:
+        """Of the policy that is evaluated, before log-probabilities are raised to the floor."""
         if self._known_system is None:
-            self._known_system = policy_system(self.cmdp, self.policy.pi, plan=self._plan)
+            self._known_system = policy_system(self.cmdp, self._evaluated.pi, plan=self._plan)
         return self._known_system
+
+    @property
+    def factors(self) -> PolicySystem | None:
+        """The system of the current policy, if it is solved by factors and discounted sums are its values."""
+        return self._system if self._plan.has_factors and self.cmdp.criterion != "average" else None
 
     def release(self) -> None:
         """Give up what is large and quickly made again: advantages, and a chain that is only swept."""
@@ -136,7 +143,6 @@ class ExactLearner:
         self.accuracy = 0.0 if weights.accuracy is None else weights.accuracy
         if weights.anchor == "return":
             self.move_to(self._anchor)
-        assert self._system is not None  # its chain is that of the policy without the floor
         self.policy = above_floor(self.policy, self.floor)
         if weights.anchor != "keep":
             self._anchor = self.policy
@@ -182,8 +188,11 @@ class ExactLearner:
         alpha = (1.0 / step if step else 0.0) if alpha is None else alpha
         to_anchor = alpha * (log_pi - anchor)
         # Ṽ_α = (I − γ P_π)⁻¹ Σ_a π (c̃ + α log(π / π_k))                              (eq. regu-V)
-        error = self._allowed(cost)
-        values = self._system.state_values(pairs.sum(pi * (cost + to_anchor)), guess, error)
+        if guess is not None and self._values_are_current and anchor is log_pi:
+            values = guess  # the values of all costs are known, and nothing is added to them
+        else:
+            error = self._allowed(cost)
+            values = self._system.state_values(pairs.sum(pi * (cost + to_anchor)), guess, error)
         ahead = pairs.like(look_ahead(self.cmdp, values))
         # log π' = (1 − step·α) log π − step · Q̃_α − log Z,                            (eq. npg-entropy)
         # Q̃_α = c̃ − α log π_k + γ P Ṽ_α                                                (eq. regu-Q)
@@ -286,7 +295,7 @@ class ExactLearner:
         self.accuracy, self._plan = float(state["accuracy"]), Plan(str(state["plan"]) or None)
         if "order" in state:
             self._plan.order = Order(np.asarray(state["order"]), int(state["fill"]), True)
-        self.policy = TabularPolicy.stored(self.cmdp.pairs, state["log_probabilities"])
+        self.policy = self._evaluated = TabularPolicy.stored(self.cmdp.pairs, state["log_probabilities"])
         self._anchor = TabularPolicy.stored(self.cmdp.pairs, state["anchor"])
         self._centre = TabularPolicy.stored(self.cmdp.pairs, state["centre"]) if "centre" in state else None
         self._known_system = None
@@ -353,6 +362,17 @@ class ExactView(View):
             for name in ("_advantages", "_from_anchor"):
                 self.__dict__.pop(name, None)
         return MirrorResponse(self.learner.cmdp.pairs, *local, prices, step)
+
+    def metric(self, step: float, keep_anchor: bool = False) -> Array:
+        assert self.learner is not None
+        table, visits, units = self._advantages, self.learner.occupancy.ravel(), np.append(1.0, self.units)
+        rows = np.empty((units.size - 1, units.size))
+        for row, column in zip(rows, table.T[1:], strict=True):  # advantages have mean zero under π
+            weighted = visits * column
+            row[:] = weighted @ table
+            if keep_anchor:  # log π − step · A_0 becomes log π − A_K − step · A_0
+                row[0] += weighted @ (self._log_pi - self._from_anchor).ravel() / step
+        return rows * np.outer(units[1:], units)
 
     @property
     def visit_error(self) -> float:

@@ -27,8 +27,8 @@ class MirrorResponse:
         step: float,
     ) -> None:
         self._pairs, self._advantages, self._values, self._visits = pairs, scaled, values, visits
-        moved = logits - np.tensordot(step * prices, scaled, 1)
-        top = moved.max(axis=0) if pairs.is_full else pairs.max(moved)
+        moved = logits - ((step * prices) @ scaled.reshape(prices.size, -1)).reshape(logits.shape)
+        top = np.maximum.reduce(moved) if pairs.is_full else pairs.max(moved)
         moved -= self._over(top)
         self._pi = np.exp(moved, out=moved)
         total = self._sum(self._pi)
@@ -50,12 +50,14 @@ class MirrorResponse:
 
     @property
     def gram(self) -> Array:
-        centred = np.stack([table - self._over(self._sum(self._pi * table)) for table in self._advantages])
+        centred = np.empty_like(self._advantages)
+        for table, out in zip(self._advantages, centred, strict=True):
+            np.subtract(table, self._over(self._sum(self._pi * table)), out=out)
         flat, visits = centred.reshape(len(centred), -1), self._occupancy.ravel()
         return np.array([flat @ (row * visits) for row in flat])
 
     def _sum(self, table: Array) -> Array:
-        return np.asarray(table.sum(axis=0) if self._pairs.is_full else self._pairs.sum(table))
+        return np.asarray(np.add.reduce(table) if self._pairs.is_full else self._pairs.sum(table))
 
     def _over(self, values: Array) -> Array:
         return values if self._pairs.is_full else np.asarray(self._pairs.over(values))

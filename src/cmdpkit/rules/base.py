@@ -133,6 +133,14 @@ class View:
         """
         raise NotImplementedError(f"{type(self).__name__} cannot predict the response to a step")
 
+    def metric(self, step: float, keep_anchor: bool = False) -> Array | None:
+        """(m, m + 1) Σ_s x(s) Cov_a(A_i, A_j) for i ≥ 1 and j ≥ 0 at the current policy, in the units of `Response`.
+
+        None if it is not known. With `keep_anchor` A_0 contains what leads back to the anchor, so that a step of size
+        `step` starts from there.
+        """
+        return None
+
     @property
     def deviations(self) -> CostArray:
         """Standard deviations of the advantages of −reward and the costs, over the samples; 0 where one is constant."""

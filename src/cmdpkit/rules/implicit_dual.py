@@ -75,16 +75,28 @@ class ImplicitDual:
 
         Newton's method with a line search, and w ≥ 0 kept by a small quadratic program.
         """
-        here: Point | None = self._at(self.start)
+        here: Point | None = self._first()
         negligible = 1e-12 * np.abs(self.values).max()
         for _ in range(NEWTON_STEPS):
             if here is None or np.where(here.u > 0.0, np.abs(here.slope), here.slope).max() <= negligible:
                 break
-            last, hessian = here, self._hessian(here.response.gram)
-            aim = maximum_of_quadratic(here.u, here.slope, hessian + ROUNDING * np.diag(np.diag(hessian)))
+            last = here
+            aim = self._newton(here.u, here.slope, here.response.gram)
             here = self._along(here, aim - here.u)
         last = here or last
         return np.asarray(last.u * self.units), np.asarray(last.response.values / self.units)
+
+    def _first(self) -> Point:
+        """Where Newton's method starts: the maximum of Ψ to second order in the step, where that is known.
+
+        With large steps the policy of the old prices is all but deterministic, and curvature there says nothing.
+        """
+        metric = self.view.metric(self.step, self.keep_anchor)
+        if metric is None:
+            return self._at(self.start)
+        # Ψ ≈ Σ w_i V_i − ½ step Σ_s x(s) Var_{a~π}(A_0 + Σ w_i A_i) − Σ (w_i − λ_i)² / (2 η′_i)
+        slope = self.values - self.step * (metric[:, 0] + metric[:, 1:] @ self.start)
+        return self._at(self._newton(self.start, slope, metric[:, 1:]))
 
     def _at(self, u: Array) -> Point:
         """Ψ, up to a constant, and its slope."""
@@ -99,6 +111,11 @@ class ImplicitDual:
     def _hessian(self, gram: Array) -> Array:
         """−∇²Ψ = step · G + 1/η′."""
         return self.step * gram + np.diag(self.stiffness)
+
+    def _newton(self, u: Array, slope: Array, gram: Array) -> Array:
+        """The maximum of the quadratic model at u."""
+        hessian = self._hessian(gram)
+        return maximum_of_quadratic(u, slope, hessian + ROUNDING * np.diag(np.diag(hessian)))
 
     def _along(self, here: Point, move: Array) -> Point | None:
         """A better point on the way from `here` to `here + move` or beyond; None if only rounding is left.
@@ -146,11 +163,16 @@ def maximum_of_quadratic(u: Array, slope: Array, hessian: Array) -> Array:
 
     Prices that are 0 and should fall stay 0, in most cases; otherwise it is non-negative least squares.
     """
+    if u.size == 1:
+        return np.asarray(np.maximum(u + slope / hessian[0], 0.0))
     free = (u > 0.0) | (slope > 0.0)
-    move = np.zeros(u.size)
-    move[free] = np.linalg.solve(hessian[np.ix_(free, free)], slope[free])
-    new, left = u + move, slope - hessian @ move
-    if new.min() >= 0.0 and left[~free].max(initial=0.0) <= 0.0:
+    if free.all():
+        new, left = u + np.linalg.solve(hessian, slope), np.zeros(0)
+    else:
+        move = np.zeros(u.size)
+        move[free] = np.linalg.solve(hessian[np.ix_(free, free)], slope[free])
+        new, left = u + move, (slope - hessian @ move)[~free]
+    if new.min() >= 0.0 and left.max(initial=0.0) <= 0.0:
         return np.asarray(new)
     sizes = np.sqrt(np.diag(hessian))
     root = np.asarray(np.linalg.cholesky(hessian / np.outer(sizes, sizes)).T, dtype=float)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.certificates.certificate import Certificate
-from cmdpkit.certificates.checker import certificate_of, exact_certificate, refutation
+from cmdpkit.certificates.checker import Guess, certificate_of, exact_certificate, refutation
 from cmdpkit.certificates.prover import best_bound
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.patience import Stopped, until
@@ -170,7 +170,8 @@ def _answer(search: ColumnSearch, bound: float, tol: float) -> tuple[TabularPoli
 def _checked(search: ColumnSearch, policy: TabularPolicy, bound: float) -> Certificate:
     """The certificate of a policy near the last one of the search."""
     near = search.nearest() if search.may_round else None
-    return certificate_of(search.cmdp, policy, search.multipliers, bound, search.plan, search.accuracy, near)
+    guess = None if near is None else Guess(near)
+    return certificate_of(search.cmdp, policy, search.multipliers, bound, search.plan, search.accuracy, guess)
 
 
 def _polished(

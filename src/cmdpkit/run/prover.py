@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cmdpkit.certificates.certificate import Certificate
-from cmdpkit.certificates.checker import certificate_of, refutation
+from cmdpkit.certificates.checker import Guess, certificate_of, refutation
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.patience import Stopped, until
 from cmdpkit.exact.mdp import Oracle, Stop, never
-from cmdpkit.model import CMDP
+from cmdpkit.model import CMDP, StagedTransitions
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.primal_dual import Iterate
 from cmdpkit.run.recorder import ExactRecorder
@@ -26,6 +26,10 @@ GRACE = 0.3
 
 EVALUATED = 3e-3
 """Policies of large models are evaluated to this part of `tol` for their certificates, whose errors are proved."""
+
+
+NEAR = 0.1
+"""A bound that backups have found to this part of what may be missing need not be found better."""
 
 
 class Proved(NamedTuple):
@@ -124,11 +128,20 @@ class Prover:
             self.bound, self.multipliers = bound, lam
 
     def _minimise(self, weights: Array, stop: Stop, hopeless: float) -> float:
-        """A bound on L_w from below; the oracle starts from what is greedy for the values of the last policy."""
+        """A bound on L_w from below, by backups from the values of the last policy.
+
+        Where these would take long, the oracle starts from what is greedy for them.
+        """
         learner = self.recorder.learner
         oracle = Oracle(self.cmdp, stop, self.cmdp.pairs.argmin(-self.recorder.policy.log_pi))
         oracle.plan = learner.plan.copy()
         guess = learner.known_values() if learner.policy is self.recorder.policy else None
+        if guess is not None and np.isfinite(hopeless) and not isinstance(self.cmdp.transitions, StagedTransitions):
+            # L_w(π) − bound may be as large as this, if the bound is not to be hopeless
+            excess = float(self.cmdp.initial @ (guess @ weights) - weights[1:] @ self.cmdp.offsets) - hopeless
+            bound = oracle.glance(weights, guess, NEAR * excess, excess, learner.factors) if excess > 0.0 else None
+            if bound is not None:
+                return bound
         return oracle.minimise(weights, hopeless=hopeless, guess=guess).bound
 
     def _certificate(self, policy: TabularPolicy, objective: float) -> Certificate:
@@ -142,7 +155,13 @@ class Prover:
         learner, scales = self.recorder.learner, self.cmdp.fine_scales.copy()
         scales[0] = self.cmdp.proof_scale(objective)
         accuracy = EVALUATED * self.tol * scales if learner.is_large else 0.0
-        return certificate_of(self.cmdp, policy, lam, bound, learner.plan, accuracy)
+        return certificate_of(self.cmdp, policy, lam, bound, learner.plan, accuracy, self._guess(policy))
+
+    def _guess(self, policy: TabularPolicy) -> Guess | None:
+        """What the learner knows of a policy."""
+        learner = self.recorder.learner
+        values = learner.known_values()
+        return None if values is None or policy is not learner.policy else Guess(values, learner.state_visits)
 
     def _refute(self) -> Proved | None:
         """When multipliers run away, their direction is a candidate for a proof that the limits cannot be met."""
