@@ -324,7 +324,7 @@ MUTANTS: list[Mutant] = [
     *of(
         "evaluation/evaluate.py",
         "average_models::test_values_and_advantages_fit_together",
-        ("look_ahead(cmdp, values) - gain(cmdp, values)", "look_ahead(cmdp, values)", "advantages include the average"),
+        ("q -= gain(cmdp, values)[:, None]", "q -= 0.0 * gain(cmdp, values)[:, None]", "advantages include the average"),
     ),
     *of(
         "evaluation/stage_kernels.py",
@@ -384,7 +384,7 @@ MUTANTS: list[Mutant] = [
     *of(
         "learners/response.py",
         "adaptive growing_sampled::test_predictions_are_those_of_the_exact_learner_on_the_empirical_model",
-        ("table - self._over(self._sum(self._pi * table))", "table", "the Fisher matrix is not centred"),
+        ("np.subtract(table, self._over(self._sum(self._pi * table)), out=out)", "out[...] = table", "the Fisher matrix is not centred"),
     ),
     *of(
         "run/recorder.py",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import cmdpkit as ck
-from cmdpkit.certificates.checker import values_with_errors
+from cmdpkit.certificates.checker import Guess, values_with_errors
 from cmdpkit.evaluation import backup, threads
 from cmdpkit.evaluation.chain import mixed_chain
 from cmdpkit.evaluation.gains import policy_system, uniform_system
@@ -176,7 +176,7 @@ def test_many_states_whose_limits_are_slack_or_cannot_be_met(large, monkeypatch)
 def test_values_are_proved_from_any_guess(large, accuracy):
     policy, rng = ck.TabularPolicy.over(large.pairs, some_policy(large)), np.random.default_rng(4)
     exact, tiny = values_with_errors(large, policy)
-    guess = 100.0 * rng.normal(size=(large.states, 3))
+    guess = Guess(100.0 * rng.normal(size=(large.states, 3)))
     values, errors = values_with_errors(large, policy, accuracy=np.full(3, accuracy), guess=guess)
     assert (np.abs(values - exact) <= errors + tiny).all()
     assert (errors <= max(2.0 * accuracy, 1e-9)).all()

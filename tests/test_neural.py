@@ -593,7 +593,7 @@ class Aim(gymnasium.Env):
 def test_continuous_actions_learn(seed):
     """Stepping on the cost alone finds the target for every x, and takes the noise away; any seed does."""
     learner = NeuralLearner(
-        Aim, [0.5], "step", seed, num_envs=4, steps=100, hidden=[16], radius=0.05, gamma=0.0, normalise=True
+        Aim, [0.5], "step", seed, num_envs=4, steps=100, hidden=[16], radius=0.05, gamma=0.0, deviation=1.0
     )
     before = learner.look().values[0] + 0.5
     # E|clip(2 + 2z, 0, 4) − 2 − x| with z normal and x uniform is 1.33

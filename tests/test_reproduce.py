@@ -154,14 +154,14 @@ def test_robots_are_run_with_several_methods(tmp_path, monkeypatch):
     monkeypatch.setattr(velocity, "run_once", lambda case, seed, iterations, folder, options: _made_up(case, seed))
     sections = reproduce(["velocity"], tmp_path, 1, True, plain, methods=["cpo", "pmd-pd"])
     assert [claim.statement.split(":")[1].split()[0] for claim in sections[0].claims] == ["cpo", "pmd-pd"] * 2
-    assert "101 ± 1/10.0" in sections[0].claims[0].measured
+    assert "121 ± 1/10.0" in sections[0].claims[0].measured  # seeds 10 and 11
     before = read_csv(tmp_path / "velocity.csv")
     again = lambda case, seed, *_: _made_up(case, seed + 10)  # noqa: E731
     monkeypatch.setattr(velocity, "run_once", again)
     sections = reproduce(["velocity"], tmp_path, 1, True, plain, robots=["Hopper"])
     assert [claim.statement.split(",")[0] for claim in sections[0].claims] == ["Hopper", "Swimmer", "Swimmer"]
-    assert "121 ± 1/10.0" in sections[0].claims[0].measured
-    assert "101 ± 1/10.0" in sections[0].claims[1].measured
+    assert "141 ± 1/10.0" in sections[0].claims[0].measured
+    assert "121 ± 1/10.0" in sections[0].claims[1].measured
     after = read_csv(tmp_path / "velocity.csv")
     assert (after["Swimmer cpo reward mean"] == before["Swimmer cpo reward mean"]).all()
     assert "Hopper cpo reward mean" not in after

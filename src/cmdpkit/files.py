@@ -99,6 +99,10 @@ def kind_of(path: PathLike) -> str:
     return str(arrays["kind"])
 
 
+END = 22
+"""Bytes of the last record of an archive, which has the number of entries."""
+
+
 def _read_arrays(path: PathLike, wanted: Iterable[str] | None = None) -> dict[str, Any]:
     """The arrays of a file, or those of them that are wanted."""
     if not Path(path).exists():
@@ -108,6 +112,10 @@ def _read_arrays(path: PathLike, wanted: Iterable[str] | None = None) -> dict[st
             stored = np.load(file, allow_pickle=False)
             if not isinstance(stored, np.lib.npyio.NpzFile):
                 raise ValueError("a single array, not an .npz archive")
+            file.seek(-END, 2)
+            count = int.from_bytes(file.read(END)[10:12], "little")
+            if count != len(stored.files):  # a damaged length hides the entries that follow
+                raise ValueError(f"its directory shows {len(stored.files)} of {count} entries")
             arrays = {name: stored[name] for name in stored.files if wanted is None or name in wanted}
         strange = next((name for name, value in arrays.items() if not isinstance(value, np.ndarray)), None)
         if strange is not None:

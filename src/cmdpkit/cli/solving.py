@@ -122,13 +122,13 @@ def solve(
     from cmdpkit.solver import solve as run
 
     settings = {name: value for name, value in settings.items() if value is not None}
-    if Path(model).is_dir():
+    if Path(model, "model.json").exists():
         others = {"set": parameters, "limit": limits, "initial": initial, "average": average, "sample": sample}
         _check_blocks(model, others | {"with-policy": with_policy, "labels": labels})
         _solve_blocks(model, method, tol, out, as_json, settings)
     for name, value in (("out", out), ("checkpoint", settings.get("checkpoint"))):
         if value is not None and Path(value).is_dir():
-            raise ValueError(f"--{name} {value} is a folder; give the name of a file")
+            raise ValueError(f"--{name} {value} is a directory; give the name of a file")
     if with_policy and not as_json:
         raise ValueError("--with-policy needs --json; --out FILE saves the policy")
     settings = _with_sampling(settings, sample)

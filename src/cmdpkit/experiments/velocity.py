@@ -111,6 +111,7 @@ def _keep_others(settings: Settings, columns: dict[str, Any], rows: dict[str, li
     if not (settings.folder / DATA).exists():
         return
     kept = read_csv(settings.folder / SEEDS_DATA)
+    kept |= {name: kept[name].astype(int) for name in ("seed", "steps")}
     for i, robot in enumerate(kept["robot"]):
         if robot not in settings.robots:
             append_row(rows, [column[i] for column in kept.values()])

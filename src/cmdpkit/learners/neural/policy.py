@@ -227,6 +227,9 @@ class NeuralPolicy:
         arrays = load_arrays(path, "cmdpkit neural policy")
         try:
             policy = cls.from_arrays(arrays)
+            strange = sorted(set(arrays) - set(policy.arrays()) - {"kind"})
+            if strange:  # what has lost its name would be left out
+                raise ValueError(f"it has no entry {strange[0]!r}")
             policy.outputs(policy.inputs(np.zeros((1, policy.layers[0][0].shape[1]))))
         except (ValueError, IndexError) as error:
             raise ValueError(f"{path} does not hold a valid policy: {error}") from error
