@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import cmdpkit as ck
 from cmdpkit.evaluation import PolicySystem
-from cmdpkit.exact import columns
+from cmdpkit.exact import newton
 from cmdpkit.learners import ExactLearner
 from cmdpkit.learners.tabular import LOWEST_LOG_PROBABILITY, reference_span
 from cmdpkit.primal_dual import primal_dual
@@ -93,14 +93,14 @@ def main() -> None:
     exact_methods.NEIGHBOURHOOD = 3
     print("\n| columns alone | oracle calls, mean | 90 % | most |\n|---|---|---|---|")
     for name, patience in (("cutting planes only", 0), ("with Newton steps", 2)):
-        columns.PATIENCE = patience
+        newton.PATIENCE = patience
         print(f"| {name} | {oracle_calls(table, 'columns')} |")
     print("\n| random sparse models, S = 1,000 | cutting planes only | with Newton steps |\n|---|---|---|")
     for m in (1, 3, 8, 20):
         large = [ck.problems.garnet(1_000, 10, 5, m, 0.99, seed) for seed in (11, 12, 13)]
         calls = []
         for patience in (0, 2):
-            columns.PATIENCE = patience
+            newton.PATIENCE = patience
             calls.append(f"{np.mean([ck.solve(cmdp, max_iterations=200).iterations for cmdp in large]):.0f}")
         print(f"| m = {m} | {' | '.join(calls)} |")
     optima = [cmdp.sense * ck.solve(cmdp, tol=1e-9).objective for cmdp in table]

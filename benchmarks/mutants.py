@@ -866,14 +866,22 @@ MUTANTS: list[Mutant] = [
         "exact/columns.py",
         "exact certificate steep_prices solve::test_closed_form solve::test_infeasible_models_are_proved_so",
         ("if cut.bound > self.bound:", "if cut.bound > -np.inf:", "the last bound is kept, not the best"),
+        ("if mixture.excess > 1e-12:", "if mixture.excess > 1.0:", "a mixture outside the limits is an answer"),
+    ),
+    *of(
+        "exact/feasibility.py",
+        "exact certificate steep_prices solve::test_closed_form solve::test_infeasible_models_are_proved_so",
         (
-            "self.farkas, self.farkas_margin = y, answer.bound",
-            "self.farkas, self.farkas_margin = y, 2.0 * answer.bound",
+            "search.farkas, search.farkas_margin = y, answer.bound",
+            "search.farkas, search.farkas_margin = y, 2.0 * answer.bound",
             "the Farkas margin is overstated",
         ),
-        ("+= weights[j] * visits", "+= weights[j]", "policies are mixed without their visits"),
         ("(high - target) / (high - low)", "(target - low) / (high - low)", "a policy goes away from its bound"),
-        ("if mixture.excess > 1e-12:", "if mixture.excess > 1.0:", "a mixture outside the limits is an answer"),
+    ),
+    *of(
+        "exact/answer.py",
+        "exact certificate steep_prices solve::test_closed_form solve::test_infeasible_models_are_proved_so",
+        ("+= weights[j] * visits", "+= weights[j]", "policies are mixed without their visits"),
     ),
     *of(
         "envs/acrobot.py",

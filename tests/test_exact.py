@@ -11,6 +11,7 @@ import cmdpkit as ck
 from cmdpkit.evaluation import backup, bounds, kernels
 from cmdpkit.evaluation.system import PolicySystem
 from cmdpkit.exact import least_squares, linprog
+from cmdpkit.exact.answer import best_policy
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.least_squares import nonnegative_least_squares
 from cmdpkit.exact.local import Blend, LocalDual, Viewpoint
@@ -248,10 +249,10 @@ def test_policies_are_mixed_by_their_occupancies():
     for choice in ([0, 0], [1, 0]):
         values = ck.evaluate(cmdp, np.eye(2)[choice])
         search.add(np.array(choice), np.array([-values.objective, values.constraint_values[0] - 2.0]))
-    assert search._price()
+    assert search.price()
     # 2 of at most 1/0.19 discounted uses: weights 1 − 0.38 and 0.38
     np.testing.assert_allclose(search.mixture.weights, [0.62, 0.38], rtol=1e-9)
-    mixed = ck.evaluate(cmdp, search.policy())
+    mixed = ck.evaluate(cmdp, best_policy(search))
     assert mixed.objective == pytest.approx(0.62 * 10.0 + 0.38 * 2.0 / 0.19)
     assert mixed.constraint_values[0] == pytest.approx(2.0)
 

@@ -15,6 +15,8 @@ from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.errors import sum_errors
 from cmdpkit.exact.mdp import Oracle, minimise
+from cmdpkit.exact.nearby import close_beside, moved
+from cmdpkit.exact.search import steps
 from cmdpkit.insight.line import envelope, sublevel
 from cmdpkit.report import frontier_report
 from models import lp_optimum, random_model, two_state
@@ -211,14 +213,14 @@ def test_errors_of_columns_are_rigorous():
 def test_a_moved_search_keeps_columns_and_bounds():
     cmdp = random_model(6, constraints=2)
     search = ColumnSearch(cmdp, 1e-8, rigorous=True)
-    for _ in search.steps():
+    for _ in steps(search):
         if search.upper - search.bound < 1e-9:
             break
     sums = [values + np.append(0.0, cmdp.offsets) for values in search.values]
     other = cmdp.with_limits(c0=cmdp.limits[0] + 0.2 * cmdp.signs[0])
-    moved = search.moved(other, sums)
-    for column, values in zip(moved.columns, moved.values, strict=True):
-        policy = ck.TabularPolicy.over(cmdp.pairs, moved.probabilities(column))
+    again = moved(search, other, sums)
+    for column, values in zip(again.columns, again.values, strict=True):
+        policy = ck.TabularPolicy.over(cmdp.pairs, again.probabilities(column))
         np.testing.assert_allclose(
             other.user_constraint_values(values[1:]), ck.evaluate(other, policy).constraint_values, atol=1e-6
         )
@@ -405,11 +407,11 @@ def test_twenty_limits_cost_a_few_policies_each():
 
 def test_a_limit_is_closed_beside_a_blend(monkeypatch):
     """A blend that is optimal for limits nearby has one beside it that is optimal for these, without a question."""
-    before, after, close = [], [], ColumnSearch.close
+    before, after = [], []
 
     def watched(search):
-        view, known, calls = search._view, len(search.values), search.oracle_calls
-        close(search)
+        view, known, calls = search.view, len(search.values), search.oracle_calls
+        close_beside(search)
         assert search.oracle_calls == calls
         if len(search.values) > known:
             lagrangian = search.values[-1][0] + search.multipliers @ search.values[-1][1:]
@@ -417,7 +419,7 @@ def test_a_limit_is_closed_beside_a_blend(monkeypatch):
             before.append((view.values[1:] / search.scales[1:]).max())
             after.append((search.values[-1][1:] / search.scales[1:]).max())
 
-    monkeypatch.setattr(ColumnSearch, "close", watched)
+    monkeypatch.setattr("cmdpkit.exact.band.close_beside", watched)
     cmdp = ck.problems.garnet(300, constraints=2, seed=7)
     assert ck.frontier(cmdp, "cost 1", np.linspace(5.0, 8.0, 12)).complete
     assert len(after) >= 4

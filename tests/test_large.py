@@ -14,6 +14,7 @@ from cmdpkit.evaluation.system import Plan, UniformSystem
 from cmdpkit.exact import mdp
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.local import as_blend
+from cmdpkit.exact.search import steps
 from cmdpkit.learners.exact import ExactLearner
 
 
@@ -167,7 +168,7 @@ def test_many_states_whose_limits_are_slack_or_cannot_be_met(large, monkeypatch)
     slack, refused = (large.with_limits(dict.fromkeys(names, far)) for far in (1e3, -1e3))
     assert ck.solve(slack, tol=1e-5).objective == pytest.approx(plain.objective, rel=2e-5)
     search = ColumnSearch(refused, 1e-5)
-    for _ in search.steps():
+    for _ in steps(search):
         pass
     assert search.farkas is not None
 

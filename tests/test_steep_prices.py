@@ -9,9 +9,13 @@ from scipy.optimize import nnls
 
 import cmdpkit as ck
 from cmdpkit.evaluation.bounds import macqueen_bound
+from cmdpkit.exact.answer import best_policy
 from cmdpkit.exact.columns import ColumnSearch
+from cmdpkit.exact.feasibility import meet
 from cmdpkit.exact.least_squares import nonnegative_least_squares
 from cmdpkit.exact.local import LocalDual
+from cmdpkit.exact.search import steps
+from cmdpkit.exact.viewpoints import oracle_view
 from rational import Exact
 
 TOL = 1e-6
@@ -68,13 +72,13 @@ def test_meeting_a_bound_takes_no_more_of_the_limits_than_it_must():
     """One state, reward and use of action 1 are one unit per step, γ = 1/2: V_0 = −V_use, and the limit is 1."""
     cmdp = ck.CMDP(np.ones((1, 2, 1)), reward=[[0.0, 1.0]], constraints=[ck.AtMost([[0.0, 1.0]], 1.0)], gamma=0.5)
     search = ColumnSearch(cmdp, 0.1)
-    for _ in search.steps():
+    for _ in steps(search):
         if search.stuck:
             break
     share = {}
     for bound in (-1.0, -1.07, -3.0):
-        search.meet(bound)
-        share[bound] = search.policy().probabilities[0, 1]
+        meet(search, bound)
+        share[bound] = best_policy(search).probabilities[0, 1]
     # the target is 0.05 max(1, |bound|) above the bound, and limits may be exceeded by 0.05; V_use is twice the share
     assert 2.0 * share[-1.0] == pytest.approx(1.0, abs=1e-12)
     assert 2.0 * share[-1.07] == pytest.approx(1.07 - 0.05 * 1.07, abs=1e-12)
@@ -103,8 +107,8 @@ def test_active_sets_do_not_go_round_in_circles():
 def test_a_local_model_that_knows_its_greedy_policy_says_so():
     cmdp = faint_ways()
     search = ColumnSearch(cmdp)
-    next(search.steps())
-    local = LocalDual(cmdp, search._oracle_view(), search.scales)
+    next(steps(search))
+    local = LocalDual(cmdp, oracle_view(search), search.scales)
     local.look(np.zeros(1))
     first = local.repeated
     local.look(np.zeros(1))

@@ -56,7 +56,7 @@ def test_the_objective_stays_that_of_the_lp():
 def test_a_garnet_on_which_the_columns_alone_randomise_more(monkeypatch):
     cmdp = ck.problems.garnet(states=20, actions=5, constraints=2, seed=0)
     few = ck.solve(cmdp, "columns")
-    monkeypatch.setattr("cmdpkit.exact.columns.least_randomised", lambda *_: None)
+    monkeypatch.setattr("cmdpkit.exact.answer.least_randomised", lambda *_: None)
     many = ck.solve(cmdp, "columns")
     assert randomised(many.policy) > 2
     assert randomised(few.policy) == 2
@@ -67,7 +67,7 @@ def test_a_garnet_on_which_the_columns_alone_randomise_more(monkeypatch):
 def test_many_randomised_states_are_rounded_first(monkeypatch):
     cmdp = ck.problems.garnet(states=2_000, actions=10, successors=5, constraints=3, gamma=0.99, seed=101)
     few = ck.solve(cmdp)
-    monkeypatch.setattr("cmdpkit.exact.columns.least_randomised", lambda *_: None)
+    monkeypatch.setattr("cmdpkit.exact.answer.least_randomised", lambda *_: None)
     many = ck.solve(cmdp)
     assert randomised(many.policy) > 10
     assert randomised(few.policy) <= 3
@@ -113,7 +113,7 @@ def test_what_is_worse_is_not_taken(monkeypatch):
     """A policy that the certificate does not prove is dropped, and the original returned."""
     cmdp = ck.problems.garnet(states=20, actions=5, constraints=2, seed=0)
     bad = ck.TabularPolicy.uniform(20, 5)
-    monkeypatch.setattr("cmdpkit.exact.columns.least_randomised", lambda *_: bad)
+    monkeypatch.setattr("cmdpkit.exact.answer.least_randomised", lambda *_: bad)
     result = ck.solve(cmdp, "columns")
     assert result.status is ck.Status.OPTIMAL
     assert 2 < randomised(result.policy) < 20
@@ -130,7 +130,7 @@ def test_small_costs_are_kept_as_exact(monkeypatch):
     for method in ("auto", "columns"):
         assert ck.solve(tiny, method).objective == pytest.approx(1e-7 * ck.solve(cmdp).objective, rel=1e-6)
     bad = ck.TabularPolicy.uniform(20, 5)
-    monkeypatch.setattr("cmdpkit.exact.columns.least_randomised", lambda *_: bad)
+    monkeypatch.setattr("cmdpkit.exact.answer.least_randomised", lambda *_: bad)
     assert 2 < randomised(ck.solve(tiny, "columns").policy) < 20
 
 

@@ -17,7 +17,9 @@ from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.least_squares import nonnegative_least_squares
 from cmdpkit.exact.local import as_blend
 from cmdpkit.exact.mdp import Oracle, Stop, minimise, never
+from cmdpkit.exact.nearby import begin_at
 from cmdpkit.exact.pivots import Vertex, is_pivotable, optimal_vertex
+from cmdpkit.exact.search import steps
 from cmdpkit.model import CMDP, StagedTransitions, check_model
 from cmdpkit.policy import MixturePolicy, TabularPolicy, as_any_policy, lowered_policy
 
@@ -149,8 +151,8 @@ def best_bound(
     plain = cmdp.criterion == "discounted" and not isinstance(cmdp.transitions, StagedTransitions)
     if plain and cmdp.num_rows and isinstance(policy, TabularPolicy):
         blend = as_blend(cmdp.pairs, policy.pi, PARTS)
-        start = None if blend is None else search.begin_at(blend)
-    for _ in search.steps(start):
+        start = None if blend is None else begin_at(search, blend)
+    for _ in steps(search, start):
         upper = search.upper
         if start is not None:
             # No bound exceeds V_0 + λ · V of a policy: where it misses limits by rounding, that is an upper end as well

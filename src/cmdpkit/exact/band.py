@@ -20,11 +20,14 @@ from cmdpkit.evaluation.backup import bellman
 from cmdpkit.evaluation.bounds import EPS, bound_from_backup, horizon_bound
 from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.evaluation.system import Plan
-from cmdpkit.exact.columns import Anchor, ColumnSearch, Cut
+from cmdpkit.exact.answer import mixed_policy
+from cmdpkit.exact.columns import ColumnSearch, Cut
 from cmdpkit.exact.errors import sum_errors
 from cmdpkit.exact.master import Mixture, Program, best_mixture
 from cmdpkit.exact.mdp import Stop, never
+from cmdpkit.exact.nearby import Anchor, anchor_of, close_beside, moved, view_excess
 from cmdpkit.exact.pivots import Walk, is_pivotable
+from cmdpkit.exact.search import steps
 from cmdpkit.exact.slater import least_miss
 from cmdpkit.model import CMDP, AtLeast, AtMost
 from cmdpkit.policy import TabularPolicy
@@ -155,7 +158,7 @@ class Band:
         return (value - lower) / self.cmdp.proof_scale(value) if np.isfinite(value) else np.inf
 
     def policy(self, weights: Array) -> TabularPolicy:
-        return self.search.mixed(np.append(weights, np.zeros(len(self.sums) - weights.size)))
+        return mixed_policy(self.search, np.append(weights, np.zeros(len(self.sums) - weights.size)))
 
     def model(self, offsets: Array) -> CMDP:
         """The model with these limits."""
@@ -184,20 +187,20 @@ class Band:
         known, self.solves = len(search.cuts), self.solves + 1
         self._aim(search, self.lower(offsets)[0], share)
         if quick and not near:
-            search.close()
+            close_beside(search)
             self._keep(search, known)
             if self._done(offsets, share):
                 return True
-        for _ in search.steps():
+        for _ in steps(search):
             self._aim(search, search.upper if np.isfinite(search.upper) else search.bound, share)
             closed = search.upper - search.bound <= search.goal
             if near and len(search.cuts) > known:
-                closed = closed or search.view_excess <= search.goal
+                closed = closed or view_excess(search) <= search.goal
             if closed or search.stuck or search.farkas is not None or self.stop():
                 break
         self._keep(search, known)
         each = 8 * self.cmdp.states * (2 * self.cmdp.num_constraints + 4)
-        self.anchors = [*self.anchors, search.anchor()][-max(1, ANCHOR_BYTES // each) :]
+        self.anchors = [*self.anchors, anchor_of(search)][-max(1, ANCHOR_BYTES // each) :]
         if near:
             return False  # it is looked at again when its neighbours are known
         self.step_inside(offsets)
@@ -290,7 +293,7 @@ class Band:
     def _at(self, offsets: Array) -> ColumnSearch:
         scales = self.search.scales[1:]
         near = min(self.anchors, key=lambda a: float(np.abs((a.offsets - offsets) / scales).max()), default=None)
-        search = self.search.moved(self.model(offsets), self.sums, near)
+        search = moved(self.search, self.model(offsets), self.sums, near)
         bound, multipliers = self.lower(offsets)
         if np.isfinite(bound):
             search.learn(Cut(multipliers, offsets, bound))
@@ -313,7 +316,7 @@ class Band:
         search = ColumnSearch(model, self.tol, self.stop, rigorous=True)
         search.choice = self.search.choice
         aim = 1e-2 * self.tol * max(float(model.fine_scales[0]), 0.0)
-        for _ in search.steps():
+        for _ in steps(search):
             scale = max(1.0, abs(search.bound) if np.isfinite(search.bound) else 1.0)
             if search.upper - search.bound <= aim * scale or search.stuck or search.farkas is not None or self.stop():
                 break

@@ -17,6 +17,7 @@ from cmdpkit.checks import Array
 from cmdpkit.exact.band import Band
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.mdp import Stop, minimise, never
+from cmdpkit.exact.search import steps
 from cmdpkit.model import CMDP
 
 
@@ -56,7 +57,7 @@ def _refute(cmdp: CMDP, keep: tuple[int, ...], stop: Stop) -> tuple[Array, float
     """A proof that these limits alone cannot be met; None where they can."""
     fewer = cmdp.with_limits({name: None for i, name in enumerate(cmdp.names) if i not in keep})
     search = ColumnSearch(fewer, stop=stop)
-    for _ in search.steps():
+    for _ in steps(search):
         if search.mixture is not None or search.farkas is not None or search.stuck or stop():
             break
     if search.farkas is None:

@@ -16,9 +16,11 @@ from cmdpkit.checks import Array, check_nonnegative
 from cmdpkit.evaluation.bounds import down, up
 from cmdpkit.evaluation.gain_bounds import averages_with_errors
 from cmdpkit.evaluation.system import Plan, PolicySystem
+from cmdpkit.exact.answer import best_policy, mixed_policy
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.master import least_violation
 from cmdpkit.exact.mdp import Oracle, Stop, minimise, never
+from cmdpkit.exact.search import steps
 from cmdpkit.model import CMDP, AtMost, as_csr, check_model
 from cmdpkit.policy import TabularPolicy
 
@@ -135,13 +137,13 @@ def _size(cmdp: CMDP) -> float:
 def _between(cmdp: CMDP, low: float, high: float, tol: float, stop: Stop) -> LeastMiss:
     """The answer when t is looked for in [low, high]."""
     search = ColumnSearch(_with_slack_state(cmdp, low, high), tol, stop)
-    for _ in search.steps():
+    for _ in steps(search):
         closed = search.upper - search.bound <= 0.1 * tol * (high - low)
         # A search that is stuck goes on with relaxed limits: the answer is evaluated on the model itself
         if closed or search.farkas is not None or stop():
             break
     pairs = cmdp.pairs
-    policy = TabularPolicy.over(pairs, pairs.like(search.policy().pi.ravel()[: pairs.count]))
+    policy = TabularPolicy.over(pairs, pairs.like(best_policy(search).pi.ravel()[: pairs.count]))
     visits = PolicySystem(cmdp, policy.pi).state_occupancy()
     v = cmdp.costs[1:] @ (pairs.over(visits) * policy.pi).ravel() - cmdp.offsets
     total = float(search.multipliers.sum())
@@ -155,7 +157,7 @@ def _by_columns(cmdp: CMDP, tol: float, stop: Stop) -> LeastMiss:
     Policies against limits: the prices y of the best mixture so far ask the oracle for a policy that does better.
     """
     search, lower, y, weights = _game(cmdp, tol, stop)
-    policy = search.mixed(weights)
+    policy = mixed_policy(search, weights)
     values, errors = averages_with_errors(cmdp, policy.pi, Plan())
     return LeastMiss(lower, float((values[1:] + errors[1:] - cmdp.offsets).max()), policy, y)
 

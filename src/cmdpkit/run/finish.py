@@ -18,12 +18,15 @@ from cmdpkit.evaluation.patience import Stopped, until
 from cmdpkit.evaluation.rational import is_small
 from cmdpkit.evaluation.rational_averages import RationalAverages
 from cmdpkit.evaluation.system import Plan
+from cmdpkit.exact.answer import best_policy, may_round, proof_accuracy, rounded_policy, vertex_policy
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.conflict import Conflict, minimal_conflict, relaxation, rounded_outwards
+from cmdpkit.exact.feasibility import meet
 from cmdpkit.exact.joined import comes_back, separate_parts
 from cmdpkit.exact.linprog import LPSolution, least_violation, solve_lp
 from cmdpkit.exact.mdp import minimise, polished_bound
 from cmdpkit.exact.memory import remember
+from cmdpkit.exact.search import steps
 from cmdpkit.exact.slater import least_miss
 from cmdpkit.exact.small import SmallSearch
 from cmdpkit.exact.vertex import least_randomised
@@ -76,7 +79,7 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget, start:
             question = start.give(search)
         elif method == "auto" and status is None:
             question = _seek_neighbourhood(search, budget)
-        for _ in search.steps(question) if status is None else ():
+        for _ in steps(search, question) if status is None else ():
             if search.oracle_calls > told:
                 snapshot, told = _snapshot(search, budget.elapsed), search.oracle_calls
                 rows.append(tuple(np.copy(getattr(snapshot, name)) for name in COLUMNS))
@@ -92,7 +95,7 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget, start:
                 break
     status = status or (budget.spent(search.oracle_calls) if budget.exhausted() else None)
     if status is not Status.OPTIMAL or policy is None or certificate is None:
-        policy = search.policy()
+        policy = best_policy(search)
         certificate = _certificate(search, policy)
     if status is None and search.farkas is None:
         # Nothing could be improved any more, and `tol` was still not proved: rounding is in the way
@@ -154,24 +157,24 @@ def _certificate(search: ColumnSearch, policy: TabularPolicy) -> Certificate:
 def _answer(search: ColumnSearch, bound: float, tol: float) -> tuple[TabularPolicy, Certificate]:
     """The policy of the search with its certificate; one that randomises in fewer states, if it is proved as well."""
     cmdp, fewer = search.cmdp, None
-    for find in (search.rounded, search.vertex) if search.may_round else (search.vertex,):
+    for find in (rounded_policy, vertex_policy) if may_round(search) else (vertex_policy,):
         fewer = None  # tables of large models are not kept together
-        fewer = find()
+        fewer = find(search)
         if fewer is not None:
             certificate = _checked(search, fewer, bound)
             allowed = tol * cmdp.fine_scales[1:] + search.relaxation * search.scales[1:]
             if certificate.optimal(tol) and as_good(cmdp, certificate, search.bound, allowed, tol):
                 return fewer, certificate
     del fewer
-    policy = search.policy()
+    policy = best_policy(search)
     return policy, _checked(search, policy, bound)
 
 
 def _checked(search: ColumnSearch, policy: TabularPolicy, bound: float) -> Certificate:
     """The certificate of a policy near the last one of the search."""
-    near = search.nearest() if search.may_round else None
+    near = search.nearest() if may_round(search) else None
     guess = None if near is None else Guess(near)
-    return certificate_of(search.cmdp, policy, search.multipliers, bound, search.plan, search.accuracy, guess)
+    return certificate_of(search.cmdp, policy, search.multipliers, bound, search.plan, proof_accuracy(search), guess)
 
 
 def _polished(
@@ -184,7 +187,7 @@ def _polished(
         policy, certificate = _answer(search, bound, tol)
     if certificate.optimal(tol) or not cmdp.num_constraints:
         return policy, certificate
-    search.meet(bound)
+    meet(search, bound)
     halfway, met = _answer(search, bound, tol)
     return (halfway, met) if _merit(met, tol) < _merit(certificate, tol) else (policy, certificate)
 

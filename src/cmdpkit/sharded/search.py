@@ -1,4 +1,4 @@
-"""Columns on blocks: the search of exact/columns.py with the master's own prices, as a machine that can be stopped.
+"""Columns on blocks: the search of exact/search.py with the master's own prices, as a machine that can be stopped.
 
     minimise Σ_j w_j V_0(π_j)  subject to  Σ_j w_j V_i(π_j) ≤ 0 (i = 1..m),  Σ_j w_j = 1,  w ≥ 0.
 
@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.exact.columns import COLUMN_ACCURACY, FIRST_GAP, IN_OUT, INEXACT
+from cmdpkit.exact.columns import COLUMN_ACCURACY
 from cmdpkit.exact.master import Mixture, best_mixture, least_violation, row_scales
+from cmdpkit.exact.questions import INEXACT
+from cmdpkit.exact.search import FIRST_GAP, IN_OUT
 from cmdpkit.sharded.crew import Crew
 from cmdpkit.sharded.oracle import Minimum, Oracle
 

@@ -1,0 +1,55 @@
+"""Policies as centres of local models: blends, which become columns as well, and the oracle's last policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cmdpkit.checks import Array
+from cmdpkit.evaluation.gains import policy_system
+from cmdpkit.evaluation.system import PolicySystem
+from cmdpkit.exact.columns import ColumnSearch
+from cmdpkit.exact.local import Blend, Viewpoint
+
+VISITS_ACCURACY = 1e-4
+"""State visits of a viewpoint, relative."""
+
+
+def oracle_view(search: ColumnSearch) -> Viewpoint:
+    """The oracle's last policy as the centre of a local model."""
+    oracle = search.oracle
+    if oracle.state_values is None:  # only its Lagrangian was bounded
+        oracle.take(oracle.choice, np.append(1.0, search.multipliers), guess=search.near)
+    assert oracle.state_values is not None
+    system = oracle.system or policy_system(search.cmdp, choice=oracle.choice, plan=oracle.plan)
+    return _viewpoint(search, Blend([oracle.choice], np.ones(1)), system, oracle.state_values)
+
+
+def evaluate_blend(search: ColumnSearch, blend: Blend) -> Viewpoint:
+    """Take a randomised policy as a column; also the centre of the next local model."""
+    search.factors = None
+    system, state_values, known = blend_values(search, blend, search.nearest())
+    view = _viewpoint(search, blend, system, state_values)
+    if search.goal and search.plan.has_factors and search.cmdp.criterion != "average":
+        search.factors = system
+    if search.add(blend, view.values, state_values, **known):
+        search.keep(view.visits)
+    return view
+
+
+def blend_values(search: ColumnSearch, blend: Blend, near: Array | None) -> tuple[PolicySystem, Array, dict[str, Any]]:
+    """The linear system of a blend, its values (S, m + 1) from a guess, and what else `add` wants to know of it."""
+    pi = blend.probabilities(search.cmdp.pairs)
+    system, costs = search.system_of(pi)
+    known = {"chain": system.chain, "cost": costs, "pi": pi if search.rigorous else None}
+    del pi  # of a large model, before it is solved
+    return system, system.state_values(costs, near, search.oracle.accuracy), known
+
+
+def _viewpoint(search: ColumnSearch, policy: Blend, system: PolicySystem, state_values: Array) -> Viewpoint:
+    search.near = state_values
+    search.visits = system.state_occupancy(search.visits, accuracy=VISITS_ACCURACY)
+    values = search.cmdp.initial @ state_values
+    values[1:] -= search.cmdp.offsets
+    return Viewpoint(policy, state_values, search.visits, values)
