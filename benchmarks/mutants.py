@@ -324,7 +324,7 @@ MUTANTS: list[Mutant] = [
     *of(
         "evaluation/evaluate.py",
         "average_models::test_values_and_advantages_fit_together",
-        ("q -= gain(cmdp, values)[:, None]", "q -= 0.0 * gain(cmdp, values)[:, None]", "advantages include the average"),
+        ("q -= gain(cmdp, values)[:, None]", "q -= 0.0", "advantages include the average"),
     ),
     *of(
         "evaluation/stage_kernels.py",
@@ -384,7 +384,11 @@ MUTANTS: list[Mutant] = [
     *of(
         "learners/response.py",
         "adaptive growing_sampled::test_predictions_are_those_of_the_exact_learner_on_the_empirical_model",
-        ("np.subtract(table, self._over(self._sum(self._pi * table)), out=out)", "out[...] = table", "the Fisher matrix is not centred"),
+        (
+            "np.subtract(table, self._over(self._sum(self._pi * table)), out=out)",
+            "out[...] = table",
+            "the Fisher matrix is not centred",
+        ),
     ),
     *of(
         "run/recorder.py",
@@ -814,8 +818,8 @@ MUTANTS: list[Mutant] = [
         "certificate::test_oracle_equals_enumeration exact",
         ("values[1:] -= cmdp.offsets", "values[1:] += cmdp.offsets", "the oracle's values forget the limits"),
         (
-            "max(bound, bound_from_backup(cmdp, weights, value, backup))",
-            "max(bound, float(cmdp.initial @ backup.values) - limits)",
+            "bound = max(bound, bound_from_backup(cmdp, weights, value, backup))",
+            "bound = max(bound, float(cmdp.initial @ backup.values) - offset)",
             "the oracle's bound is an estimate",
         ),
     ),
@@ -922,7 +926,7 @@ MUTANTS: list[Mutant] = [
     *of(
         "envs/lean.py",
         "envs::test_the_last_observation_outlives_the_reset",
-        ("(i, kept(observation))", "(i, observation)", "a reset overwrites the last observation"),
+        ("truncated, kept(observation)", "truncated, observation", "a reset overwrites the last observation"),
     ),
     *of(
         "envs/costs.py",
@@ -1268,7 +1272,8 @@ MUTANTS: list[Mutant] = [
         "neural",
         ("- targets[begin", "+ targets[begin", "critics learn the opposite"),
         ("        out += room", "        out[:] = room", "all but the last rows of a minibatch are forgotten"),
-        ("if before[row, k] > ZERO else ZERO", "if before[row, k] >= ZERO else ZERO", "units that are off learn"),
+        ("np.float32(h > ZERO)", "np.float32(h >= ZERO)", "units that are off learn"),
+        ("*= ONE - h * h if", "*= ONE - h if", "the slope of tanh is wrong"),
     ),
     *of(
         "learners/neural/distributions.py",
@@ -1341,7 +1346,7 @@ MUTANTS: list[Mutant] = [
     *of(
         "learners/neural/rollouts.py",
         "neural implicit_training",
-        ('"final_obs" not in infos:', "False:", "a cut without its last observation is an end"),
+        ("if (truncated & ~terminated).any():", "if False:", "a cut without its last observation is an end"),
         (
             "(truncated[t] | (t == steps - 1)) & ~terminated[t]",
             "truncated[t] | (t == steps - 1)",
