@@ -606,6 +606,22 @@ def test_continuous_actions_learn(seed):
     assert learner.policy.act(np.array([0.5])).shape == (1,)
 
 
+def test_actions_stay_as_random_as_asked():
+    """The cost is the distance from a target, so that every step makes actions more certain."""
+
+    def deviations(**least):
+        learner = NeuralLearner(
+            Aim, [0.5], "step", 0, num_envs=4, steps=100, hidden=[16], radius=0.05, gamma=0.0, **least
+        )
+        for _ in range(20):
+            learner.improve(Weights(0.0, np.array([1.0])))
+        return np.exp(learner.policy.log_std)
+
+    assert deviations(least_deviation=0.0).max() < 0.1
+    np.testing.assert_allclose(deviations(), [0.1], rtol=1e-6)
+    np.testing.assert_allclose(deviations(least_deviation=0.3), [0.3], rtol=1e-6)
+
+
 @pytest.mark.parametrize("normalise", [False, True])
 def test_a_restored_learner_goes_on_bit_for_bit(normalise):
     options = {"limits": [50, 50], "steps": 60, "hidden": [16], "inner_steps": 2, "normalise": normalise, "seed": 4}

@@ -120,6 +120,7 @@ def test_figure_4_has_the_papers_settings_whatever_the_defaults_are():
         "margin",
         "persist",
         "deviation",
+        "least_deviation",
         "surrogate",
     }  # as published, or the method's own
     free |= {"clip", "temperature", "policy_rate", "policy_epochs", "policy_minibatch"}  # of other surrogates

@@ -94,6 +94,9 @@ class NeuralSettings:
     deviation: float = option(
         0.6, POSITIVE, "Initial standard deviation of continuous actions, whose bounds are at -1 and 1."
     )
+    least_deviation: float = option(
+        0.1, NONNEGATIVE, "Smallest standard deviation of continuous actions; 0 lets them become deterministic."
+    )
     surrogate: str = option(
         "trust-region",
         choice("trust-region", "clip", "penalty"),

@@ -267,12 +267,21 @@ class NeuralLearner:
         self.verdicts[outcome.verdict] += 1
         if self.settings.normalise:
             self.observed.update(rollout.seen.reshape(x.shape))
-        self.theta = outcome.theta
+        self.theta = self._still_random(outcome.theta)
         self._forget()
         self.iteration += 1
         explained = 1.0 - advantages.var(axis=(0, 1)) / np.maximum(returns.var(axis=(0, 1)), 1e-12)
         values = np.asarray(mean[1:] - np.where(self.limited, self.limits, 0.0))
         return Update(self.iteration, float(mean[0]), values, *outcome[1:], explained, time.perf_counter())
+
+    def _still_random(self, theta: torch.Tensor) -> torch.Tensor:
+        """θ with deviations of at least what was asked: without them nothing is learned of other actions."""
+        least = self.settings.least_deviation
+        if not self.network.free or not least:
+            return theta
+        raised = theta.clone()
+        raised[-self.network.free :].clamp_(min=math.log(least))
+        return raised
 
     def _remember(self, mean: Array, error: Array) -> None:
         """Keep the current policy as the best if its costs are within the limits and it earns more, errors counted."""
