@@ -389,7 +389,7 @@ BAD_INPUT = {
     "solve noise.npz": "noise.npz",
     "solve empty.npz": "empty.npz",
     "solve array.npy": "array.npy",
-    "solve .": "directory",
+    "solve .": "holds no model",
     "solve uniform.npz": "cmdpkit policy",
     "solve good.npz --method simplex": "'simplex' is not one of 'auto'",
     "solve good.npz --verbose": "--verbose",

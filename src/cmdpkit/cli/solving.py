@@ -122,7 +122,7 @@ def solve(
     from cmdpkit.solver import solve as run
 
     settings = {name: value for name, value in settings.items() if value is not None}
-    if Path(model, "model.json").exists():
+    if _in_blocks(model):
         others = {"set": parameters, "limit": limits, "initial": initial, "average": average, "sample": sample}
         _check_blocks(model, others | {"with-policy": with_policy, "labels": labels})
         _solve_blocks(model, method, tol, out, as_json, settings)
@@ -153,6 +153,14 @@ def solve(
         if out is not None:
             click.echo(f"policy saved to {out}, result to {_beside(out)}")
     sys.exit(_exit_code(result.status, sample))
+
+
+def _in_blocks(model: str) -> bool:
+    """Whether MODEL is a folder; one that has only the name of a built-in problem is not meant."""
+    from cmdpkit.model.sharded import MODEL_FILE
+    from cmdpkit.problems import CATALOGUE
+
+    return Path(model).is_dir() and (model not in CATALOGUE or Path(model, MODEL_FILE).exists())
 
 
 def _check_blocks(model: str, flags: dict[str, Any]) -> None:
