@@ -16,6 +16,10 @@ VISITS_ACCURACY = 1e-4
 """State visits of a viewpoint, relative."""
 
 
+SHARPER = 0.1
+"""Columns of a rigorous search are evaluated to this part of what others are: their errors count at steep prices."""
+
+
 def oracle_view(search: ColumnSearch) -> Viewpoint:
     """The oracle's last policy as the centre of a local model."""
     oracle = search.oracle
@@ -44,7 +48,8 @@ def blend_values(search: ColumnSearch, blend: Blend, near: Array | None) -> tupl
     system, costs = search.system_of(pi)
     known = {"chain": system.chain, "cost": costs, "pi": pi if search.rigorous else None}
     del pi  # of a large model, before it is solved
-    return system, system.state_values(costs, near, search.oracle.accuracy), known
+    accuracy = search.oracle.accuracy * (SHARPER if search.rigorous else 1.0)
+    return system, system.state_values(costs, near, accuracy), known
 
 
 def _viewpoint(search: ColumnSearch, policy: Blend, system: PolicySystem, state_values: Array) -> Viewpoint:
