@@ -1400,6 +1400,7 @@ MUTANTS: list[Mutant] = [
         "sharded",
         ("table[wanted] += message", "table[wanted] = message", "visits from outside replace those from inside"),
         ("kernels.mix(self.values, weights, self.mix)", "pass", "a backup uses the values of another question"),
+        ("after = inbox[0]", "pass", "a backup does not see joined messages"),
         ("self._mass * most", "0.0", "the rounding of the start is forgotten", "it is far below the rest"),
     ),
     *of(

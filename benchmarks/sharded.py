@@ -188,13 +188,14 @@ def of_blocks(crew: Crew, batches: int) -> tuple[Cost, Cost]:
         parts = crew.each("traffic")
         return float(sum(p.sent for p in parts)), time.process_time() + sum(p.seconds for p in parts)
 
-    def run(kind: str, args: tuple[Any, ...], steps: list[Any]) -> None:
+    def run(kind: str, args: tuple[Any, ...], steps: list[Any], join: bool = False) -> None:
         for _ in range(BATCH):
-            steps[0] = crew.submit(kind, *args, after=steps[0], send=True)
+            steps[0] = crew.submit(kind, *args, after=steps[0], send=True, join=join)
         crew.fetch(steps[0])
 
     args = (np.array([1.0, 0.0, 0.0]), 0.0, True, True)
-    backup = least(partial(run, "backup", args, [crew.submit("forget_mix", send=True)]), clock, batches)
+    start = crew.submit("forget_mix", send=True, join=True)
+    backup = least(partial(run, "backup", args, [start], True), clock, batches)
     crew.each("adopt")
     return backup, least(partial(run, "sweep", (False,), [crew.submit("announce", send=True)]), clock, batches)
 
@@ -374,7 +375,7 @@ def main() -> None:
     parser.add_argument("--states", type=float, default=1e5)
     parser.add_argument("--blocks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--workers", type=int, help="of solve by default 2, of backups one per block")
-    parser.add_argument("--batches", type=int, default=6)
+    parser.add_argument("--batches", type=int, default=40)  # pages of shared memory are slow at first
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--tol", type=float, default=1e-4)
     parser.add_argument("--gamma", type=float, default=GAMMA)

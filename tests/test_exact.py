@@ -139,7 +139,7 @@ def test_compiled_kernels_do_what_numpy_does(columns):
 
     best, start = np.empty(S), np.zeros(S, dtype=np.int32)
     lowest, highest, moved = kernels.bellman(
-        heads, A, *matrix, cost[:, 0].copy(), gamma, values[:, 0].copy(), 0.0, best, start, 0, S
+        heads, A, *matrix, cost[:, 0].copy(), gamma, values[:, 0].copy(), values[:, 0].copy(), 0.0, best, start, 0, S
     )
     table = new[:, 0].reshape(S, A)
     np.testing.assert_allclose(best, table.min(axis=1), atol=1e-14)

@@ -6,6 +6,7 @@ import shutil
 import weakref
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -118,7 +119,7 @@ def test_the_bound_of_a_backup_is_that_of_the_assembled_model():
     rng = np.random.default_rng(0)
     values, weights = rng.normal(size=(500, 3)), np.array([1.0, 0.3, 0.7])
     for shard, (first, last) in zip(shards(crew), zip(model.bounds, model.bounds[1:], strict=False), strict=True):
-        shard.values[: shard.states, :3] = values[first:last]
+        shard.values[shard.own, :3] = values[first:last]
     crew.fetch(crew.submit("install", after=crew.submit("announce", send=True)))
     oracle = Oracle(crew, np.zeros(3))
     backup = oracle.backup(weights)
@@ -126,18 +127,39 @@ def test_the_bound_of_a_backup_is_that_of_the_assembled_model():
     cost = weights[0] * cmdp.costs[0] + weights[1] * cmdp.costs[1] + weights[2] * cmdp.costs[2]
     here = bellman(cmdp, cost, mix, np.zeros(500, dtype=np.int32))
     assert (backup.low, backup.high, backup.moved) == (here.lowest, here.highest, here.moved)
-    np.testing.assert_array_equal(np.concatenate([s._backup[: s.states] for s in shards(crew)]), here.values)
+    np.testing.assert_array_equal(np.concatenate([s._backup[s._room] for s in shards(crew)]), here.values)
     mine = macqueen_bound(cmdp, weights, mix)
     assert mine - 1e-11 * abs(mine) <= backup.bound <= mine + 1e-12 * abs(mine)
     assert bound_from_backup(cmdp, weights, mix, here) == pytest.approx(mine, abs=1e-12)
     # What a block computes for its halo is what the owner has, to the last bit
-    owned = np.concatenate([s.mix[: s.states] for s in shards(crew)])
+    owned = np.concatenate([s.mix[s.own] for s in shards(crew)])
     for shard in shards(crew):
         for source in shard.sources:
             states = np.arange(source.end - source.begin) if source.whole else source.states
             np.testing.assert_array_equal(
                 shard.mix[source.begin : source.end], owned[model.bounds[source.block] + states]
             )
+
+
+@pytest.mark.parametrize("blocks", [4, [0, 100, 400], [0, 120]])  # in the last, two tables of one block take turns
+def test_joined_messages_are_the_values_of_all_blocks(blocks):
+    """Value iteration from one table of all messages, from messages in inboxes, and of the assembled model."""
+    cmdp = garnet(2, states=500)
+    model = ck.ShardedCMDP.split(cmdp, blocks)
+    weights, value = np.array([1.0, 0.3, 0.7]), np.zeros(500)
+    cost = weights[0] * cmdp.costs[0] + weights[1] * cmdp.costs[1] + weights[2] * cmdp.costs[2]
+    for _ in range(3):
+        value = bellman(cmdp, cost, value, np.zeros(500, dtype=np.int32)).values
+    for join in (False, True):
+        crew = Crew.in_process(model)
+        assert [shard.own for shard in shards(crew)] == [slice(*pair) for pair in pairwise(model.bounds)]
+        step = crew.submit("forget_mix", send=True, join=join)
+        step, _ = crew.repeat("backup", [(weights, 0.0, True, True)] * 3, step, send=True, join=join)
+        assert (step.joined is not None) == join
+        np.testing.assert_array_equal(np.concatenate([s.mix[s.own] for s in shards(crew)]), value)
+        found = crew.submit("backup", weights, 0.0, True, False, after=step).numbers
+        here = bellman(cmdp, cost, value, np.zeros(500, dtype=np.int32))
+        assert (min(f.low for f in found), max(f.high for f in found)) == (here.lowest, here.highest)
 
 
 def test_proved_values_contain_the_exact_ones():

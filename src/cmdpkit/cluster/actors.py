@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from cmdpkit.cluster.faults import BlocksLost
 from cmdpkit.cluster.pool import put
 
@@ -31,6 +33,7 @@ class Host:
 
     def __init__(self) -> None:
         self.blocks: dict[int, Any] = {}
+        self.table = np.empty(0)  # of joined messages
 
     def build(self, number: int, made: bytes) -> None:
         import pickle
@@ -50,9 +53,23 @@ class Host:
             raise AssertionError(f"{method} sent {len(messages)} messages, not {returns}")
         return (numbers, *messages) if returns else numbers
 
+    def join(self, *messages: Any) -> Any:
+        """Messages as one table, for all blocks of this worker's node."""
+        if self.table.shape != (sum(map(len, messages)), *messages[0].shape[1:]):
+            self.table = np.concatenate(messages)  # kept: fresh memory costs as much as the copy
+        else:
+            np.concatenate(messages, out=self.table)
+        return self.table
+
     def where(self) -> int:
         """The process id."""
         return os.getpid()
+
+    def node(self) -> str:
+        """The name of the node on which it runs."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
 
 
 class Workers:
@@ -70,6 +87,7 @@ class Workers:
         workers = min(workers, count)
         self._home = [number * workers // count for number in range(count)]
         self._hosts: list[Any] = [None] * workers  # started by `repair`
+        self._nodes: list[str] = []  # of the workers
 
     def call(
         self, method: str, args: tuple[Any, ...], inboxes: Sequence[list[Any]] | None, returns: Sequence[int]
@@ -84,6 +102,15 @@ class Workers:
                 found = task.remote(number, method, args, sent, *inbox)
                 handles.append((found[0], list(found[1:])) if sent else (found, []))
         return handles
+
+    def join(self, messages: Sequence[Any]) -> list[Any]:
+        """For every block, a reference to one table of all messages, which is put together once per node."""
+        tables: dict[str, Any] = {}
+        with self._losses():
+            for host, node in zip(self._hosts, self._nodes, strict=True):
+                if node not in tables:
+                    tables[node] = host.join.remote(*messages)
+        return [tables[self._nodes[home]] for home in self._home]
 
     def get(self, handles: Sequence[Any]) -> list[Any]:
         """Wait for numbers."""
@@ -147,6 +174,7 @@ class Workers:
             if home in set(numbers)
         ]
         self.get(built)
+        self._nodes = self.get([host.node.remote() for host in self._hosts])
 
     def _dead(self) -> list[int]:
         """Workers that have died, or do not answer."""

@@ -90,7 +90,7 @@ def _bellman_compiled(cmdp: CMDP, cost: Array, value: Array, choice: Any, noise:
     value = np.ascontiguousarray(value)
 
     def block(first: int, last: int) -> tuple[float, float, int]:
-        found: tuple[float, float, int] = kernel(value, noise, backup, chosen, first, last)
+        found: tuple[float, float, int] = kernel(value, value, noise, backup, chosen, first, last)
         return found
 
     low, high, moved = zip(*in_blocks(block, cmdp.states, cmdp.transitions.nnz), strict=True)
@@ -122,7 +122,7 @@ def induction(cmdp: CMDP, cost: Array, blocks: Sequence[int]) -> Any:
         begin, end = int(heads[first]), int(heads[last])
         inside = matrix.indices[matrix.indptr[begin:end]] < last  # in its block a state can only stay
         if kernel is not None and not inside.any():
-            kernel(value, 0.0, value, choice, first, last)
+            kernel(value, value, 0.0, value, choice, first, last)
             continue
         stay = np.where(inside, matrix.data[matrix.indptr[begin:end]], 0.0)
         ahead = cmdp.gamma * (rows_of(matrix, begin, end) @ value)

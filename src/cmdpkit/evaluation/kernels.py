@@ -15,11 +15,12 @@ ONE = np.uint64(1)
 
 
 @njit(cache=True, nogil=True)
-def bellman(heads, most, indptr, indices, data, cost, gamma, value, noise, backup, choice, first, last):
+def bellman(heads, most, indptr, indices, data, cost, gamma, after, value, noise, backup, choice, first, last):
     # pragma: no cover
-    """backup(s) = min_a c(s, a) + γ Σ P V; `choice` changes to the minimum where that gains more than `noise`.
+    """backup(s) = min_a c(s, a) + γ Σ P V′; `choice` changes to the minimum where that gains more than `noise`.
 
-    Returns the extremes of backup − V, and the number of choices that changed.
+    V′ are the values of the states that follow: V itself, or those of a block and of its halo. Returns the extremes of
+    backup − V, and the number of choices that changed.
     """
     q = np.empty(most)
     low, high, moved = np.inf, -np.inf, 0
@@ -31,7 +32,7 @@ def bellman(heads, most, indptr, indices, data, cost, gamma, value, noise, backu
             end = uint64(indptr[row + 1])
             ahead = 0.0
             while k < end:
-                ahead += data[k] * value[indices[k]]
+                ahead += data[k] * after[indices[k]]
                 k += ONE
             q[a] = cost[row] + gamma * ahead
             row += 1

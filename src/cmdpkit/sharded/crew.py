@@ -33,6 +33,9 @@ class Backend(Protocol):
     ) -> list[tuple[Any, list[Any]]]:
         """Call a method of every block; of each, a handle of its numbers, and handles of so many messages."""
 
+    def join(self, messages: Sequence[Any]) -> list[Any]:
+        """For every block, a handle of one table of the messages of all blocks."""
+
     def get(self, handles: Sequence[Any]) -> list[Any]:
         """The numbers that handles stand for; raises `BlocksLost` where a worker has died."""
 
@@ -61,6 +64,9 @@ class InProcess:
         # On a cluster, messages are copied to shared memory
         return [(numbers, [np.array(message) for message in messages]) for numbers, messages in done]
 
+    def join(self, messages: Sequence[Any]) -> list[Any]:
+        return [np.concatenate(messages)] * self._count
+
     def get(self, handles: Sequence[Any]) -> list[Any]:
         return list(handles)
 
@@ -80,6 +86,7 @@ class Step(NamedTuple):
     numbers: list[Any]
     messages: list[list[Any]]
     back: bool  # the messages go to sources, not to consumers
+    joined: list[Any] | None = None  # for each block, one table of all messages in their place
 
 
 class Crew:
@@ -116,23 +123,33 @@ class Crew:
         return self.fetch(self.submit(method, *args))
 
     def submit(
-        self, method: str, *args: Any, after: Step | None = None, send: bool = False, back: bool = False
+        self,
+        method: str,
+        *args: Any,
+        after: Step | None = None,
+        send: bool = False,
+        back: bool = False,
+        join: bool = False,
     ) -> Step:
         """Submit an operation to all blocks, with the messages of the step `after` in their inboxes.
 
-        `send` says that it sends values to consumers, `back` that it sends something to sources.
+        `send` says that it sends values to consumers, `back` that it sends something to sources. With `join`, values
+        that all blocks need become one table per node: copies for each of them would not fit into its cache.
         """
         returns = [self._sent[b] if send else len(self.sources[b]) if back else 0 for b in range(self.blocks)]
         inboxes = None if after is None else [self._inbox(after, b) for b in range(self.blocks)]
         done = self.backend.call(method, args, inboxes, returns)
-        return Step([numbers for numbers, _ in done], [messages for _, messages in done], back)
+        numbers, messages = [numbers for numbers, _ in done], [messages for _, messages in done]
+        if join and self._all_need_all:
+            return Step(numbers, messages, back, self.backend.join([sent[0] for sent in messages]))
+        return Step(numbers, messages, back)
 
     def fetch(self, step: Step) -> list[Any]:
         """Wait for the numbers of a step, in the order of the blocks."""
         return self.backend.get(step.numbers)
 
     def repeat(
-        self, method: str, calls: Sequence[tuple[Any, ...]], after: Step, send: bool = False, back: bool = False
+        self, method: str, calls: Sequence[tuple[Any, ...]], after: Step, **sending: bool
     ) -> tuple[Step, list[list[Any]]]:
         """Submit an operation once for each tuple of arguments, all ahead, each with the messages of the one before.
 
@@ -140,7 +157,7 @@ class Crew:
         """
         handles: list[Any] = []
         for args in calls:
-            after = self.submit(method, *args, after=after, send=send, back=back)
+            after = self.submit(method, *args, after=after, **sending)
             handles += after.numbers  # not the messages: those that have been read take no more memory
         found = self.backend.get(handles)
         return after, [found[i : i + self.blocks] for i in range(0, len(found), self.blocks)]
@@ -196,11 +213,15 @@ class Crew:
             parts = [consumer for consumer, whole in wanted if not whole]
             wholes = [consumer for consumer, whole in wanted if whole]
             ports.append(dict.fromkeys(wholes, 0) | {c: i + bool(wholes) for i, c in enumerate(parts)})
+        everyone = [len(needs) == self.blocks - 1 and all(whole for _, whole in needs) for needs in self.sources]
+        self._all_need_all = self.blocks > 1 and all(everyone)
         self._sent = [max(port.values(), default=-1) + 1 for port in ports]
         self._forward = [[(s, ports[s][b]) for s, _ in needs] for b, needs in enumerate(self.sources)]
         places = [{source: i for i, (source, _) in enumerate(needs)} for needs in self.sources]
         self._backward = [[(c, places[c][b]) for c, _ in wanted] for b, wanted in enumerate(consumers)]
 
     def _inbox(self, step: Step, block: int) -> list[Any]:
+        if step.joined is not None:
+            return [step.joined[block]]
         routes = self._backward if step.back else self._forward
         return [step.messages[other][place] for other, place in routes[block]]

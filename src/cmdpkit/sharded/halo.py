@@ -1,4 +1,7 @@
-"""The halo of a block: the states of other blocks to which it leads, and its columns in local numbers."""
+"""The halo of a block: the states of other blocks to which it leads, and its columns in local numbers.
+
+A block that takes all states of all others (of a random graph) keeps their own numbers.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,18 @@ class Source(NamedTuple):
     states: Any  # which are needed, in the block's own numbers; None if `whole`
 
 
-def localise(matrix: Any, bounds: Sequence[int], number: int) -> tuple[Any, list[Source]]:
-    """The rows of a block with local columns (own states, then the halo in the order of the states), and the sources.
+def localise(matrix: Any, bounds: Sequence[int], number: int) -> tuple[Any, list[Source], slice]:
+    """The rows of a block with local columns, the sources of its halo, and where its own states are.
 
-    The entries of a row keep their order, so that its sums are those of the whole model.
+    Own states come first, then the halo in the order of the states; a block that takes all of every other keeps the
+    order of the model. The entries of a row keep theirs, so that its sums are those of the whole model.
     """
     first, last = bounds[number : number + 2]
     halo, sources = _halo(matrix.indices, bounds, number)
     n = last - first
+    if n + halo.size == bounds[-1]:
+        sources = [source._replace(begin=bounds[source.block], end=bounds[source.block + 1]) for source in sources]
+        return _compact(matrix, matrix.indices, bounds[-1]), sources, slice(first, last)
     if bounds[-1] <= TABLE * max(1, matrix.nnz):
         place = np.empty(bounds[-1], dtype=np.int32)
         place[first:last] = np.arange(n)
@@ -42,9 +49,14 @@ def localise(matrix: Any, bounds: Sequence[int], number: int) -> tuple[Any, list
     else:
         own = (matrix.indices >= first) & (matrix.indices < last)
         indices = np.where(own, matrix.indices - first, n + np.searchsorted(halo, matrix.indices)).astype(np.int32)
-    pointers = matrix.indptr.astype(np.int32 if matrix.nnz <= np.iinfo(np.int32).max else np.int64, copy=False)
-    indices = indices.astype(pointers.dtype, copy=False)
-    return sp.csr_array((matrix.data, indices, pointers), shape=(matrix.shape[0], n + halo.size)), sources
+    return _compact(matrix, indices, n + halo.size), sources, slice(0, n)
+
+
+def _compact(matrix: Any, indices: Any, columns: int) -> Any:
+    """A matrix with other columns, and the shortest numbers for them."""
+    short = np.int32 if max(matrix.nnz, columns) <= np.iinfo(np.int32).max else np.int64
+    numbers = (indices.astype(short, copy=False), matrix.indptr.astype(short, copy=False))
+    return sp.csr_array((matrix.data, *numbers), shape=(matrix.shape[0], columns))
 
 
 def _halo(columns: Any, bounds: Sequence[int], number: int) -> tuple[Any, list[Source]]:

@@ -75,14 +75,14 @@ class MirrorShard(SubspaceShard):
         self._soft_cost = self.pairs.sum(self.policies[CURRENT] * cost)
         if cold:
             self.soft[:] = 0.0
-        return None, self._send(self.soft[: self.states])
+        return None, self._send(self.soft[self.own])
 
     def soft_sweep(self, inbox: Inbox) -> tuple[tuple[float, float], Messages]:
         """U ← b + γ P_π U; tells the extremes of the change."""
         self._receive(inbox, self.soft)
         after = self._soft_cost + self.gamma * (self.chain @ self.soft)
-        change = after - self.soft[: self.states]
-        self.soft[: self.states] = after
+        change = after - self.soft[self.own]
+        self.soft[self.own] = after
         return (float(change.min()), float(change.max())), self._send(after)
 
     def soft_settle(self, inbox: Inbox, shift: float) -> tuple[None, Messages]:
@@ -94,15 +94,15 @@ class MirrorShard(SubspaceShard):
         """V ← V − ℓ/step with ℓ = log Σ_a π_k exp(−step (c̃ + γPV)) + step V; tells ℓ before."""
         self._receive(inbox, self.soft)
         level = self._level(weights, step)
-        self.soft[: self.states] -= level / step
-        return self._normaliser(level), self._send(self.soft[: self.states])
+        self.soft[self.own] -= level / step
+        return self._normaliser(level), self._send(self.soft[self.own])
 
     def _level(self, weights: Array, step: float) -> Array:
         ahead = self.pairs.like(self._cost(weights) + self.gamma * (self.transitions @ self.soft))
         logits = self.anchor - step * ahead
         top = self.pairs.max(logits)
         total = self.pairs.sum(np.exp(logits - self.pairs.over(top)))
-        return np.asarray(top + np.log(total) + step * self.soft[: self.states])
+        return np.asarray(top + np.log(total) + step * self.soft[self.own])
 
     def _normaliser(self, level: Array) -> Normaliser:
         visited = float(np.einsum("s,s->", self.visits, level))
@@ -117,7 +117,7 @@ class MirrorShard(SubspaceShard):
         rows = self.pairs.rows(0)
         # Any action tells ℓ = log Z + step Ṽ
         first = logits.ravel()[rows] - self.log_pi.ravel()[rows]
-        self.level = first + step * self.soft[: self.states]
+        self.level = first + step * self.soft[self.own]
         return None, []
 
     # -- what the rule asks -----------------------------------------------------------------------------------------
@@ -135,7 +135,9 @@ class MirrorShard(SubspaceShard):
         """A_i(s, a) = c_i + γ P V_i − V_i of all costs, from the values of the last sweeps."""
         self._receive(inbox, self.values)
         table = padded(self.costs.T)
-        looking_ahead(self.transitions, self.gamma, table, 1.0, self.pairs.heads)(self.values, self.values, table)
+        looking_ahead(self.transitions, self.gamma, table, 1.0, self.pairs.heads)(
+            self.values, self.values[self.own], table
+        )
         self.advantages = table[:, : self.columns]
         return None, []
 
@@ -143,7 +145,7 @@ class MirrorShard(SubspaceShard):
         """log π − A_K, with K the divergence from the anchor: where a step from the anchor starts."""
         self._receive(inbox, self.soft)
         ahead = self.pairs.like(self.gamma * (self.transitions @ self.soft))
-        own = self.pairs.over(self.soft[: self.states])
+        own = self.pairs.over(self.soft[self.own])
         raised = self._above(floor)
         self.from_anchor = raised - (raised - self.anchor + ahead - own)
         return None, []
@@ -189,7 +191,7 @@ class MirrorShard(SubspaceShard):
 
     def write_mirror(self, _: Inbox, folder: str, name: str) -> tuple[None, Messages]:
         """Write all that the next step depends on to a file."""
-        own = {"values": self.values[: self.states, : self.columns], "soft": self.soft[: self.states]}
+        own = {"values": self.values[self.own, : self.columns], "soft": self.soft[self.own]}
         tables = {key: getattr(self, key) for key in (*POLICY, *FOUND)}
         save_arrays(self._path(folder, name), KIND, {"choice": self.choice, **own, **tables}, compress=False)
         return None, []
@@ -202,7 +204,7 @@ class MirrorShard(SubspaceShard):
             setattr(self, key, arrays[key].reshape(getattr(self, key).shape))
         for key in FOUND:
             setattr(self, key, arrays[key])
-        self.soft[: self.states] = arrays["soft"]
+        self.soft[self.own] = arrays["soft"]
         return self.read(inbox, folder, name, kept)
 
 

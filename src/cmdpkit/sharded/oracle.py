@@ -135,13 +135,13 @@ class Oracle:
     def _first_policy(self, weights: Array) -> None:
         """The greedy choice after some steps of value iteration, which sees that far."""
         enough = LOOSE * float(np.abs(weights) @ self.model.cost_sizes)
-        self._iterate(weights, self.crew.submit("forget_mix", send=True), enough, FIRST_SWEEPS)
+        self._iterate(weights, self.crew.submit("forget_mix", send=True, join=True), enough, FIRST_SWEEPS)
         self.crew.each("adopt")
         self.begun = True
 
     def _look_ahead(self, weights: Array, enough: float) -> float:
         """Value iteration from the last values, to within `enough`; returns a bound, and sees whether chains mix."""
-        step = self.crew.submit("backup", weights, 0.0, False, True, send=True)
+        step = self.crew.submit("backup", weights, 0.0, False, True, send=True, join=True)
         return self._iterate(weights, step, enough, FIRST_SWEEPS)
 
     def _iterate(self, weights: Array, step: Step, enough: float, most: int) -> float:
@@ -149,7 +149,8 @@ class Oracle:
         factor, batch, done = self.model.gamma / self._share, FIRST_BATCH, 0
         while True:
             breathe()
-            step, found = self.crew.repeat("backup", [(weights, 0.0, True, True)] * batch, step, send=True)
+            calls = [(weights, 0.0, True, True)] * batch
+            step, found = self.crew.repeat("backup", calls, step, send=True, join=True)
             parts = [self._reduced(weights, numbers) for numbers in found]
             done += batch
             first, last = (factor * (parts[i].high - parts[i].low) / 2.0 for i in (0, -1))

@@ -1,8 +1,9 @@
 """One block of a sharded model, on the worker that holds it: its rows of P, and slices of values and policies.
 
-The columns of its rows are renumbered: the block's own n states come first, then its halo, the states of other blocks
-to which it leads. A table of values has a row for each of them. What others need of a block it sends as messages, and
-what it needs it finds in its inbox; of a block of which it needs most states it takes all.
+A table of values has a row for each of the block's own n states, and for each state of its halo, to which it leads in
+other blocks (halo.py). What others need of a block it sends as messages, and what it needs it finds in its inbox; of a
+block of which it needs most states it takes all. Where every block needs all states, messages may come joined as one
+table, which all blocks of a node read where it is.
 
 Every operation is called as op(inbox, ...) and returns a few numbers and its messages. Sums and products are NumPy's
 own, not those of BLAS, whose order of summation depends on the number of threads.
@@ -85,7 +86,7 @@ class Shard:
         self.pairs, self.costs, self.initial = block.pairs, block.costs, block.initial
         self.states = self.pairs.states
         self._facts, self._mass = block.facts, float(np.nextafter(1.01 * block.initial.sum(), np.inf))
-        self.transitions, self.sources = localise(block.transitions, model.bounds, number)
+        self.transitions, self.sources, self.own = localise(block.transitions, model.bounds, number)
         self.size = self.transitions.shape[1]  # own states and halo
         self.columns = len(self.costs)
         self.exports: list[Any] = []  # what each consumer needs: own states, or None for all
@@ -98,8 +99,9 @@ class Shard:
         self.values = np.zeros((self.size, width))  # V_0..V_m of the current policy, padded
         # Two tables with a halo take turns, where it is small; else sweeps are copied
         self._turns = self.size <= TURNS * self.states
-        self._spare = np.zeros((self.size if self._turns else self.states, width))
-        self._backup = np.zeros(self.size if self._turns else self.states)
+        rows = self.size if self._turns else self.states
+        self._room = self.own if self._turns else slice(0, self.states)  # of own states in what is computed
+        self._spare, self._backup = np.zeros((rows, width)), np.zeros(rows)
         self.mix = np.zeros(self.size)  # Σ w_i V_i
         self.choice = np.zeros(self.states, dtype=np.int32)
         self._chosen = np.zeros(self.states, dtype=np.int32)
@@ -144,11 +146,18 @@ class Shard:
 
     def _receive(self, inbox: Inbox, table: Array) -> None:
         """Put messages from the sources into the halo of a table."""
+        if self._is_joined(inbox):
+            table[:] = inbox[0]
+            return
         for source, message in zip(self.sources, inbox, strict=True) if inbox else ():
             if table.ndim == 1:
                 table[source.begin : source.end] = message
             else:
                 kernels.copy_columns(message, self.columns, table[source.begin : source.end])
+
+    def _is_joined(self, inbox: Inbox) -> bool:
+        """Whether the messages of all blocks, this one included, come as one table."""
+        return len(inbox) == 1 and len(inbox[0]) == self.size
 
     def _send_back(self, table: Array) -> Messages:
         """To every source what its states get, from a table with a halo."""
@@ -176,38 +185,40 @@ class Shard:
 
         With `go_on`, TV is sent, for another backup `from_mix` to start from: value iteration.
         """
-        if from_mix:
+        after = self.mix
+        if from_mix and self._is_joined(inbox):
+            after = inbox[0]
+        elif from_mix:
             self._receive(inbox, self.mix)
         else:
             self._receive(inbox, self.values)
             kernels.mix(self.values, weights, self.mix)
         cost = self._cost(weights)
-        backup, value = self._backup, self.mix
+        backup, value = self._backup[self._room], after[self.own]
         np.copyto(self._chosen, self.choice)
         matrix = (self.pairs.heads, self.pairs.largest, *parts(self.transitions))
 
         def block(first: int, last: int) -> tuple[float, float, int]:
             found: tuple[float, float, int] = kernels.bellman(
-                *matrix, cost, self.gamma, value, noise, backup, self._chosen, first, last
+                *matrix, cost, self.gamma, after, value, noise, backup, self._chosen, first, last
             )
             return found
 
         low, high, moved = zip(*in_blocks(block, self.states, self.transitions.nnz), strict=True)
-        own = value[: self.states]
-        start, now, total, most, largest = kernels.start_sums(self.initial, backup, own)
+        start, now, total, most, largest = kernels.start_sums(self.initial, backup, value)
         numbers = BackupSums(min(low), max(high), sum(moved), start, self._mass * most, largest, now, total)
         if not go_on:
             return numbers, []
         if self._turns:
             self.mix, self._backup = self._backup, self.mix
         else:
-            own[:] = backup
-        return numbers, self._send(self.mix[: self.states])
+            self.mix[self.own] = backup
+        return numbers, self._send(self.mix[self.own])
 
     def forget_mix(self, _: Inbox) -> tuple[None, Messages]:
         """Start value iteration from zero."""
         self.mix[:] = 0.0
-        return None, self._send(self.mix[: self.states])
+        return None, self._send(self.mix[self.own])
 
     def _cost(self, weights: Array) -> Array:
         """Σ w_i c_i, kept for the next backup with the same weights."""
@@ -281,31 +292,31 @@ class Shard:
 
     def announce(self, _: Inbox) -> tuple[None, Messages]:
         """Send the values as they are."""
-        return None, self._send(self.values[: self.states])
+        return None, self._send(self.values[self.own])
 
     def sweep(self, inbox: Inbox, measure: bool) -> tuple[Swept, Messages]:
         """V ← c_π + γ P_π V for all costs at once."""
         self._receive(inbox, self.values)
-        values, out, n = self.values, self._spare, self.columns
-        low, high = self._look(values, values, out)
+        values, out, n = self.values, self._spare[self._room], self.columns
+        low, high = self._look(values, values[self.own], out)
         numbers = Swept(low[:n], high[:n])
         if measure:
-            start = np.array([_dot(self.initial, out[: self.states, i]) for i in range(n)])
-            size = np.array([self._mass * _largest(out[: self.states, i]) for i in range(n)])
-            before = np.array([_largest(values[: self.states, i]) for i in range(n)])
+            start = np.array([_dot(self.initial, out[:, i]) for i in range(n)])
+            size = np.array([self._mass * _largest(out[:, i]) for i in range(n)])
+            before = np.array([_largest(values[self.own, i]) for i in range(n)])
             numbers = numbers._replace(sums=(start, size, before))
         if self._turns:
-            self.values, self._spare = out, values
+            self.values, self._spare = self._spare, values
         else:
-            values[: self.states] = out
-        return numbers, self._send(self.values[: self.states])
+            values[self.own] = out
+        return numbers, self._send(self.values[self.own])
 
     def settle(self, inbox: Inbox, shift: Array) -> tuple[tuple[Array, Array], Messages]:
         """The values of the last sweep, moved by a constant (the middle of MacQueen's interval): ρ · V and max |V|."""
         self._receive(inbox, self.values)
         for i in range(self.columns):
             self.values[:, i] += shift[i]
-        own = self.values[: self.states, : self.columns]
+        own = self.values[self.own, : self.columns]
         start = np.array([_dot(self.initial, own[:, i]) for i in range(self.columns)])
         return (start, np.array([_largest(own[:, i]) for i in range(self.columns)])), []
 
@@ -318,7 +329,7 @@ class Shard:
 
     def flow(self, inbox: Inbox, last: bool) -> tuple[float, Messages]:
         """x ← ρ + γ P_πᵀ x; tells how much has changed in the 1-norm."""
-        moved = self._moved[: self.states]
+        moved = self._moved[self.own]
         self._receive_back(inbox, moved)
         after = self.initial + self.gamma * moved
         change = float(np.abs(after - self.visits).sum())
@@ -354,7 +365,7 @@ class Shard:
 
     def write(self, _: Inbox, folder: str, name: str) -> tuple[None, Messages]:
         """Write the current choice and its values to a file."""
-        arrays = {"choice": self.choice, "values": self.values[: self.states, : self.columns]}
+        arrays = {"choice": self.choice, "values": self.values[self.own, : self.columns]}
         save_arrays(self._path(folder, name), KIND, arrays, compress=False)
         return None, []
 
@@ -367,9 +378,9 @@ class Shard:
         """Read what `write` and `write_kept` wrote; send the values."""
         arrays = load_arrays(self._path(folder, name), KIND)
         self.choice[:] = arrays["choice"]
-        self.values[: self.states, : self.columns] = arrays["values"]
+        self.values[self.own, : self.columns] = arrays["values"]
         self.kept = {each: load_arrays(self._path(folder, each), KIND)["choice"] for each in kept}
-        return None, self._send(self.values[: self.states])
+        return None, self._send(self.values[self.own])
 
     def install(self, inbox: Inbox) -> tuple[None, Messages]:
         """Take the values of the halo from the messages."""

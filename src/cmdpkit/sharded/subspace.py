@@ -46,11 +46,11 @@ class SubspaceShard(Shard):
         """r = TV − V of the current values; sends it."""
         self._receive(inbox, self.values)
         width = self.values.shape[1]
-        self._begin_basis(vectors, self.size, width)
+        self._begin_basis(vectors, self.size, width, self.own)
         self._product = looking_ahead(self.chain, self.gamma, np.zeros((self.states, width)), 1.0)
-        self._look(self.values, self.values, self._w)
-        own = self._w[: self.states]
-        own -= self.values[: self.states]
+        own, values = self._w[self.own], self.values[self.own]
+        self._look(self.values, values, own)
+        own -= values
         return self._measured(own, self._squares(own)), self._send(own)
 
     def value_product(self, inbox: Inbox, form: Form) -> tuple[Product, Messages]:
@@ -58,15 +58,15 @@ class SubspaceShard(Shard):
         self._receive(inbox, self._w)
         residual = self._formed(form)
         vector = self._basis[self._count - 1]
-        self._product(vector, vector, self._w)  # γPq − q
-        own = self._w[: self.states]
+        own = self._w[self.own]
+        self._product(vector, vector[self.own], own)  # γPq − q
         np.negative(own, out=own)
         sums = self._inner_products()
         return (Product(sums) if residual is None else self._measured(residual, sums)), self._send(own)
 
     def value_end(self, _: Inbox, taken: Array) -> tuple[None, Messages]:
         """Add what was found, in the columns in which it helps; sends the values."""
-        own = self.values[: self.states]
+        own = self.values[self.own]
         for i in np.flatnonzero(taken):
             own[:, i] += self._found[:, i]
         self._end_basis()
@@ -76,8 +76,8 @@ class SubspaceShard(Shard):
 
     def visit_start(self, inbox: Inbox, vectors: int) -> tuple[Product, Messages]:
         """r = ρ + γPᵀx − x of the current visits."""
-        self._begin_basis(vectors, self.states, 1)
-        moved = self._moved[: self.states]
+        self._begin_basis(vectors, self.states, 1, slice(0, self.states))
+        moved = self._moved[self.own]
         self._receive_back(inbox, moved)
         self._w[:, 0] = self.initial + self.gamma * moved - self.visits
         return self._measured(self._w, self._squares(self._w)), []
@@ -93,7 +93,7 @@ class SubspaceShard(Shard):
 
     def visit_product(self, inbox: Inbox) -> tuple[Product, Messages]:
         """w = (I − γPᵀ) q."""
-        moved = self._moved[: self.states]
+        moved = self._moved[self.own]
         self._receive_back(inbox, moved)
         self._w[:, 0] = self._basis[self._count - 1, :, 0] - self.gamma * moved
         return Product(self._inner_products()), []
@@ -107,7 +107,9 @@ class SubspaceShard(Shard):
 
     # -- the basis --------------------------------------------------------------------------------------------------
 
-    def _begin_basis(self, vectors: int, rows: int, width: int) -> None:
+    def _begin_basis(self, vectors: int, rows: int, width: int, own: slice) -> None:
+        """A basis of tables with so many rows, `own` of which are this block's states."""
+        self._rows = own
         self._basis, self._count = np.zeros((vectors + 1, rows, width)), 0
         self._w, self._found = np.zeros((rows, width)), np.zeros((self.states, width))
 
@@ -122,16 +124,16 @@ class SubspaceShard(Shard):
         self._count = count + 1
         if form.take is None or form.rest is None or form.size is None:
             return None
-        steps.combine(self._basis[:, : self.states], _wide(form.take, width), self._found, 1.0)
+        steps.combine(self._basis[:, self._rows], _wide(form.take, width), self._found, 1.0)
         steps.combine(self._basis, _wide(form.rest, width), self._w, 0.0)
-        residual = self._w[: self.states].copy()
+        residual = self._w[self._rows].copy()
         steps.next_vector(self._basis, 0, self._w, _wide(form.h, width), _wide(form.size, width, 1.0))
         self._count = 1
         return residual
 
     def _inner_products(self) -> Array:
         sums = np.empty((self._count + 2, self._w.shape[1]))
-        steps.inner_products(self._basis[:, : self.states], self._count, self._w[: self.states], sums)
+        steps.inner_products(self._basis[:, self._rows], self._count, self._w[self._rows], sums)
         return self._narrow(sums)
 
     def _squares(self, table: Array) -> Array:
