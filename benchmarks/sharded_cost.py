@@ -32,13 +32,18 @@ VALUES = 3
 class Constants(NamedTuple):
     """Seconds, on one core of the machine that was measured."""
 
-    random_backup: float = 1.4e-8  # per entry of P
-    random_sweep: float = 5.1e-8  # per entry of P_π, for all values
-    lattice_backup: float = 1.9e-9
-    lattice_sweep: float = 6.4e-9
-    copied: float = 1.7e-10  # per byte into or out of shared memory
-    task: float = 1.0e-3  # per block and operation, on the driver
+    random_backup: float = 3.6e-9  # per entry of P
+    random_sweep: float = 1.9e-8  # per entry of P_π, for all values
+    lattice_backup: float = 1.1e-9
+    lattice_sweep: float = 2.4e-9
+    far_backup: float = 1.1e-8  # of a random graph whose values do not fit into the cache
+    far_sweep: float = 2.4e-8
+    copied: float = 2.7e-10  # per byte into or out of shared memory
+    task: float = 6.7e-4  # per block and operation, on the driver
 
+
+CACHE = 32e6
+"""Bytes of the cache that the cores share."""
 
 NETWORK = 1.25e9
 """Bytes per second of 10 Gbit/s."""
@@ -72,14 +77,15 @@ def halo(family: str, states: float, workers: int) -> float:
 
 def predicted(constants: Constants, family: str, states: float, place: Place, kind: str) -> float:
     """Seconds of a backup or a sweep."""
-    per_entry = getattr(constants, f"{family}_{kind}")
+    far = family == "random" and 8.0 * states > CACHE
+    per_entry = getattr(constants, f"far_{kind}" if far else f"{family}_{kind}")
     width = SUCCESSORS if family == "random" else 4
     entries = states * width * (ACTIONS if kind == "backup" else 1)
     size = 8.0 * (1 if kind == "backup" else VALUES)
     received = size * halo(family, states, place.workers)  # of each worker
     sent = size * min(states / place.workers, received) if place.workers > 1 else 0.0
     side_by_side = min(place.workers, place.cores)
-    compute = entries * per_entry / side_by_side
+    compute = entries * per_entry / place.cores  # by workers, or by the threads of one
     copies = (sent + received) * constants.copied * place.workers / side_by_side
     # Whole slices come to a node once, whoever needs them there
     network = received * (place.workers / place.nodes if family == "lattice" else 1.0) / NETWORK
@@ -87,14 +93,14 @@ def predicted(constants: Constants, family: str, states: float, place: Place, ki
 
 
 def measure() -> Constants:
-    """The constants of this machine: a minute."""
+    """The constants of this machine: a few minutes, and 6 GB of memory."""
     use_at_most(1)
     found: dict[str, float] = {}
-    for family in ("random", "lattice"):
-        cmdp = whole(family, 1_000_000)
+    for name, family, states in (("random", "random", 1e6), ("lattice", "lattice", 1e6), ("far", "random", 1e7)):
+        cmdp = whole(family, int(states))
         backup, sweep = of_whole(cmdp, 5)
-        found[f"{family}_backup"] = backup.seconds / cmdp.transitions.nnz
-        found[f"{family}_sweep"] = sweep.seconds / (cmdp.transitions.nnz / ACTIONS)
+        found[f"{name}_backup"] = backup.seconds / cmdp.transitions.nnz
+        found[f"{name}_sweep"] = sweep.seconds / (cmdp.transitions.nnz / ACTIONS)
         del cmdp
     with connect("local", object_store=2**30):
         import ray
@@ -149,7 +155,11 @@ def clusters(constants: Constants) -> None:
             place = Place(nodes, nodes, nodes)
             # A worker per node, whose threads share its memory
             fast = constants._replace(
-                **{name: value / CORES for name, value in constants._asdict().items() if name.startswith(family)}
+                **{
+                    name: value / CORES
+                    for name, value in constants._asdict().items()
+                    if name.endswith(("_backup", "_sweep"))
+                }
             )
             times = [predicted(fast, family, states, place, kind) for kind in ("backup", "sweep")]
             total = sum(count * seconds for count, seconds in zip(SOLVE[family], times, strict=True))
