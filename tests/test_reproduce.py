@@ -154,19 +154,37 @@ def test_robots_are_run_with_several_methods(tmp_path, monkeypatch):
     pytest.importorskip("mujoco")
     monkeypatch.setattr(velocity, "run_once", lambda case, seed, iterations, folder, options: _made_up(case, seed))
     sections = reproduce(["velocity"], tmp_path, 1, True, plain, methods=["cpo", "pmd-pd"])
-    assert [claim.statement.split(":")[1].split()[0] for claim in sections[0].claims] == ["cpo", "pmd-pd"] * 2
+    robots = ["Hopper", "Hopper", "Swimmer", "Swimmer"]  # against published methods, and against ours
+    assert [claim.statement.replace(":", ",").split(",")[0] for claim in sections[0].claims] == robots
     assert "121 ± 1/10.0" in sections[0].claims[0].measured  # seeds 10 and 11
+    assert "2 seeds: pmd-pd 121/10.0, cpo 121/10.0" in sections[0].claims[1].measured
+    assert sections[0].commands == ("velocity --seeds 2 --robot Hopper --robot Swimmer --method pmd-pd --method cpo",)
     before = read_csv(tmp_path / "velocity.csv")
     again = lambda case, seed, *_: _made_up(case, seed + 10)  # noqa: E731
     monkeypatch.setattr(velocity, "run_once", again)
     sections = reproduce(["velocity"], tmp_path, 1, True, plain, robots=["Hopper"])
-    assert [claim.statement.split(",")[0] for claim in sections[0].claims] == ["Hopper", "Swimmer", "Swimmer"]
     assert "141 ± 1/10.0" in sections[0].claims[0].measured
-    assert "121 ± 1/10.0" in sections[0].claims[1].measured
+    assert "pmd-pd 141/10.0, cpo 121/10.0" in sections[0].claims[1].measured
+    assert "121 ± 1/10.0" in sections[0].claims[2].measured
     after = read_csv(tmp_path / "velocity.csv")
     assert (after["Swimmer cpo reward mean"] == before["Swimmer cpo reward mean"]).all()
-    assert "Hopper cpo reward mean" not in after
-    assert sections[0].commands == ("velocity --seeds 2 --robot Hopper --robot Swimmer --method pmd-pd --method cpo",)
+    assert (after["Hopper cpo reward mean"] == before["Hopper cpo reward mean"]).all()
+    assert (after["Hopper pmd-pd reward mean"] == before["Hopper pmd-pd reward mean"] + 20.0).all()
+    assert list(after) == list(before)
+    monkeypatch.setattr(velocity, "run_once", lambda case, seed, *_: _made_up(case, seed + 100))
+    reproduce(["velocity"], tmp_path, 1, True, plain, methods=["cpo"], robots=["Swimmer"])
+    assert velocity.section(Settings(tmp_path)).claims[3].verdict == "does not: cpo earns 200 more"
+
+
+def test_commands_of_the_robots_name_what_was_run():
+    cases = [("Hopper", "pmd-pd", 2), ("Hopper", "cpo", 1), ("Ant", "pmd-pd", 1), ("Ant", "cpo", 1), ("Ant", "pcpo", 1)]
+    rows = [(robot, method, seed) for robot, method, seeds in cases for seed in range(seeds)]
+    runs = {name: np.array([row[i] for row in rows]) for i, name in enumerate(("robot", "method", "reward"))}
+    assert velocity._commands(runs | {"cost": runs["reward"]}) == (
+        "velocity --seeds 2 --robot Hopper",
+        "velocity --seeds 1 --robot Hopper --robot Ant --method cpo",
+        "velocity --seeds 1 --robot Ant --method pmd-pd --method pcpo",
+    )
 
 
 def test_acrobot_is_compared_with_the_figures_of_the_paper(tmp_path, monkeypatch):

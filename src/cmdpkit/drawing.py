@@ -32,6 +32,7 @@ class Style(NamedTuple):
 
 BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"  # the palette of Okabe and Ito
 ORANGE, SKY, BLACK, GREY = "#E69F00", "#56B4E9", "#000000", "#7F7F7F"
+BROWN = "#8C510A"
 
 STYLES = (
     Style(BLUE, "-", "o"),
@@ -42,6 +43,7 @@ STYLES = (
     Style(SKY, (0, (8, 2)), "P"),
     Style(GREY, (0, (3, 1, 1, 1)), "X"),
     Style(BLACK, (0, (1, 1)), "*"),
+    Style(BROWN, (0, (6, 1, 1, 1, 1, 1, 1, 1)), "<"),
 )
 
 METHODS = {"pmd-pd": STYLES[0], "npg-pd": STYLES[1], "crpo": STYLES[2], "pmd-pd-zero": STYLES[3]}
