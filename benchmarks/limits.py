@@ -2,7 +2,8 @@
 
 - `solve(model, "pmd-pd")` against `solve(model)`;
 - `certify(model, policy)` against one solve with the oracle at the best multipliers;
-- `evaluate(model, policy)` against one linear solve for all m + 1 costs.
+- `evaluate(model, policy)` against one linear solve for all m + 1 costs;
+- `frontier(model, name, limits)` at twenty limits, per limit, against one solve with the oracle.
 
 Times are processor times, the least of several that take turns. Families and sizes up to `largest` states (10,000), on
 seeds that nothing was tuned on. `--write` keeps the figures for docs/benchmarks.md.
@@ -24,6 +25,9 @@ from peers import grid, inventory, queues, random_four_actions, random_sparse
 from scale import CALLS
 
 TOL = 1e-6
+POINTS = 20
+ROUGH = 0.05
+"""Tolerance of the frontier that tells the range of limits."""
 SECONDS, TURNS = 0.5, 9
 """Every pair is timed for so long, and at most so often."""
 
@@ -69,6 +73,12 @@ def ratios(cmdp: ck.CMDP) -> Iterator[tuple[str, float, float, str]]:
         system.state_values(cmdp.pairs.expect(best.policy.pi, cmdp.costs))
 
     yield "evaluate", *in_turns(lambda: ck.evaluate(cmdp, best.policy), linear), ""
+    name = cmdp.names[0]
+    ends = ck.frontier(cmdp, name, tol=ROUGH).limits[[0, -1]]
+    if ends[1] > ends[0]:
+        wanted = np.linspace(*ends, POINTS + 2)[1:-1]  # some frontiers are infinitely steep at their ends
+        points, oracle = in_turns(lambda: ck.frontier(cmdp, name, wanted), lambda: minimise(cmdp, weights))
+        yield "frontier", points / POINTS, oracle, ""
 
 
 def main() -> None:
