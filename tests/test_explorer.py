@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.request
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -307,8 +308,10 @@ def test_a_busy_port_is_told_at_once():
 
 def test_the_command_serves_until_ctrl_c():
     command = [sys.executable, "-m", "cmdpkit", "explore", "paper", "--port", "0"]
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as run:
+    settings: dict[str, Any] = {"env": os.environ | {"PYTHONUNBUFFERED": "1"}, "text": True}
+    # What is started in the background of a script ignores Ctrl-C
+    settings["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **settings) as run:
         address = re.search(r"http://127\.0\.0\.1:\d+/", run.stdout.readline()).group()
         with urllib.request.urlopen(address, timeout=30) as page:
             assert b"paper" in page.read()

@@ -295,9 +295,10 @@ def check_available(available: Any, states: int, actions: int | None) -> Pairs:
     counts = np.diff(first)
     if not counts.all():
         none = np.flatnonzero(counts == 0)
+        others = f" ({none.size} such states)" if none.size > 1 else ""
         raise ValueError(
-            f"state {none[0]} has no available action ({none.size} such states); give every state at least one: a "
-            "final state stays where it is, at no cost"
+            f"state {none[0]} has no available action{others}; give every state at least one: a final state stays "
+            "where it is, at no cost"
         )
     if action.size == states * shape[1]:
         return Pairs(states, shape[1])
