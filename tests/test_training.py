@@ -247,6 +247,10 @@ class Bounded(gymnasium.Env):
         return self.top > 7.0 * scale
 
 
+def closing_over(*things):
+    return lambda: things
+
+
 def test_the_numbers_of_an_environment():
     far = 4.5
     assert numbers_of("CartPole-v1") == []
@@ -254,6 +258,8 @@ def test_the_numbers_of_an_environment():
     assert numbers_of(partial(lambda a, b: a > b * far, 2, b=6.0)) == ["4.5", "2.0", "6.0"]
     assert numbers_of(Bounded) == ["1.5", "7.0", "3.0"]
     assert numbers_of(lambda: Bounded()) == numbers_of(Bounded)
+    several = [closing_over(far) for far in (1.5, 2.5, 3.5, 4.5)]
+    assert numbers_of(closing_over(*several)) == ["1.5", "2.5", "3.5", "4.5"]
     loop: list[object] = list(range(5_000))
     loop[0] = loop
     assert len(numbers_of(lambda: loop)) == 1_000

@@ -43,7 +43,8 @@ def _visit(thing: Any, found: list[str], seen: set[int]) -> None:
         else:
             _visit_code(thing.__code__, thing, found, seen)
             closed = [cell.cell_contents for cell in thing.__closure__ or () if _is_full(cell)]
-            _visit_all((thing.__defaults__, thing.__kwdefaults__, closed), found, seen)
+            # `closed` itself is not visited: another list may get its id
+            _visit_all((thing.__defaults__, thing.__kwdefaults__, *closed), found, seen)
 
 
 def _visit_all(things: Iterable[Any], found: list[str], seen: set[int]) -> None:
