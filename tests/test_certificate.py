@@ -1,7 +1,10 @@
 """Certificates: bounds that bracket the LP, proofs that can be checked by hand, and no trust in any solver."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -98,6 +101,20 @@ def test_policies_that_are_not_the_best_do_not_determine_the_bound(seed):
     alone = ck.solve(cmdp.with_limits(dict.fromkeys(cmdp.names))).policy  # the best one without limits
     for policy in (alone, ck.TabularPolicy.deterministic(np.zeros(cmdp.states, dtype=int), cmdp.actions)):
         assert ck.certify(cmdp, policy).bound == pytest.approx(optimum, rel=1e-7, abs=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_bounds_of_small_costs_are_as_tight_as_others(seed):
+    """The same policies with all costs and limits divided by 2⁴⁰, which changes no digit."""
+    cmdp = random_model(seed)
+    unit = 2.0**-40
+    limits = [replace(c, values=unit * np.asarray(c.values), limit=unit * c.limit) for c in cmdp.constraints]
+    kind = {"reward" if cmdp.maximise else "cost": unit * np.asarray(cmdp.objective)}
+    small = ck.CMDP(sp.csr_array(cmdp.transitions), constraints=limits, gamma=cmdp.gamma, initial=cmdp.initial, **kind)
+    alone = ck.solve(cmdp.with_limits(dict.fromkeys(cmdp.names))).policy
+    for policy in (alone, ck.TabularPolicy.deterministic(np.zeros(cmdp.states, dtype=int), cmdp.actions)):
+        bound = unit * ck.certify(cmdp, policy).bound
+        assert ck.certify(small, policy).bound == pytest.approx(bound, rel=1e-7, abs=0.0)
 
 
 @QUICK

@@ -27,10 +27,10 @@ PARTS = 20
 """A policy that randomises in more states than this is not the best one, or not at a vertex."""
 
 MISSED = 1e-9
-"""A policy that misses a limit by more than this, relative to max(1, |limit|), is not the best one."""
+"""A policy that misses a limit by more than this, relative to the limit and to its costs, is not the best one."""
 
 ROOM = 1e-5
-"""A limit that is met with more room than this, relative to max(1, |limit|), has no price."""
+"""A limit that is met with more room than this, relative to the limit and to its costs, has no price."""
 
 EXACT = 1e-10
 """Multipliers are the best if their bound is so close to the optimum, relative to it."""
@@ -92,14 +92,15 @@ def _supported(cmdp: CMDP, policy: TabularPolicy | MixturePolicy) -> tuple[Array
     plan = Plan()
     values = PolicySystem(cmdp, policy.pi, plan=plan).state_values(cmdp.pairs.expect(policy.pi, cmdp.costs))
     v = cmdp.initial @ values - np.append(0.0, cmdp.offsets)
-    if (v[1:] > MISSED * cmdp.tolerance_scales).any():  # the best policy meets the limits
+    scales = cmdp.fine_scales[1:]
+    if (v[1:] > MISSED * scales).any():  # the best policy meets the limits
         return None
-    prices = _supporting_prices(cmdp, mixed, values, v[1:] > -ROOM * cmdp.tolerance_scales)
+    prices = _supporting_prices(cmdp, mixed, values, v[1:] > -ROOM * scales)
     weights = np.append(1.0, prices)
     # No bound exceeds V_0 + λ · V of a policy
     upper = float(v[0] + 2.0 * prices @ np.maximum(v[1:], 0.0))
     rounding = 4.0 * backup_rounding(cmdp, weights, float(np.abs(values @ weights).max())) / cmdp.step_weight
-    allowed = EXACT * max(1.0, abs(upper)) + rounding
+    allowed = EXACT * cmdp.proof_scale(upper) + rounding
     # In states that it does not visit, the best policy may do anything: the oracle improves it there
     oracle = Oracle(cmdp, choice=cmdp.pairs.argmin(-policy.pi).astype(np.int32))
     oracle.plan, oracle.state_values = plan, values
