@@ -451,6 +451,25 @@ def test_numbers_of_small_costs_are_not_noise():
     assert "1e-12" in ck.frontier(cmdp, "usage", [1e-12, 2e-12]).table()
 
 
+@pytest.mark.parametrize("size", [1.0, 1e6])
+@pytest.mark.parametrize("limit", [0.0, 1.0, 1e3])
+def test_a_limit_on_costs_that_are_zero_changes_nothing(size, limit):
+    """It varies, or it stands beside one that does: exactly met at 0, where other limits would have no room."""
+    model = random_model(4, constraints=1)
+    nothing = ck.AtMost(np.zeros((model.states, model.actions)), limit, name="nothing")
+    kind = {"reward" if model.maximise else "cost": size * np.asarray(model.objective)}
+    limits = [*model.constraints, nothing]
+    cmdp = ck.CMDP(model.transitions, constraints=limits, gamma=model.gamma, initial=model.initial, **kind)
+    optimum = size * lp_optimum(model)[0]
+    for curve in (ck.frontier(cmdp, "nothing"), ck.frontier(cmdp, "nothing", [0.0, 2.0])):
+        assert curve.complete
+        np.testing.assert_allclose(curve.objectives, optimum, rtol=2e-4)
+    beside = ck.frontier(cmdp, "c0")
+    assert beside.complete
+    assert beside.violation == 0.0
+    assert not ck.frontier(cmdp, "nothing", [-1e-13]).feasible.any()
+
+
 def test_no_digits_are_lost_on_a_narrow_terminal():
     curve = ck.frontier(random_model(6, constraints=2), "c0")
     wide = shown(curve, 200)

@@ -117,12 +117,14 @@ class Band:
         if not self.sums:
             return Upper(np.inf, None)
         table, scales = self._most(), self.search.scales
-        columns = np.column_stack([table[:, objective], table[:, 1:] - offsets])
+        nothing = self.cmdp.cost_sizes[1:] == 0.0  # sums of such costs are 0, without errors
+        columns = np.column_stack([table[:, objective], np.where(nothing, 0.0, table[:, 1:]) - offsets])
         columns /= np.append(scales[objective], scales[1:])
+        strict = np.where(nothing & (offsets >= 0.0), 0.0, -INSIDE)
         allowed = 0.5 * self.tol * self.cmdp.fine_scales[1:] / scales[1:]
-        allowed[self.axes] = -INSIDE
+        allowed[self.axes] = strict[self.axes]
         least = columns[:, 1:].min(axis=0)
-        for relaxation in (np.full(offsets.size, -INSIDE), allowed):
+        for relaxation in (strict, allowed):
             if (least > relaxation + 0.5 * INSIDE).any():
                 continue
             mixture = self._best(columns, relaxation, (objective, offsets.tobytes(), relaxation.tobytes()))

@@ -41,12 +41,15 @@ FARTHEST = 1e150
 
 
 def row_scales(cmdp: Any) -> Array:
-    """(rows + 1,) what a policy can change in each row at most: by these the rows of the master are divided."""
+    """(rows + 1,) what a policy can change in each row at most: by these the rows of the master are divided.
+
+    Costs that are all zero have no size, and the scale 1.
+    """
     magnitude = cmdp.cost_sizes / cmdp.step_weight
     spans = cmdp.spans / cmdp.step_weight
-    scales = np.where(spans > 1e-12 * magnitude, spans, magnitude)
+    scales = np.where(spans > 1e-12 * magnitude, spans, np.where(magnitude > 0.0, magnitude, 1.0))
     scales[1:] = np.maximum(scales[1:], np.abs(cmdp.offsets) / FARTHEST)
-    return np.where(scales > 0.0, scales, 1.0)
+    return np.asarray(scales)
 
 
 class Mixture(NamedTuple):
