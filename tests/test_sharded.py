@@ -695,3 +695,14 @@ def test_split_keeps_the_limits():
     np.testing.assert_array_equal(crew.model.cost_sizes, cmdp.cost_sizes)
     np.testing.assert_array_equal(crew.model.spans, cmdp.spans)
     assert crew.model.row_sums == cmdp.row_sums
+
+
+@pytest.mark.parametrize(("objective", "limits"), [(1.0, [0.0]), (0.0, []), (0.0, [1.0])])
+def test_costs_that_are_zero_need_no_sweeps(objective, limits):
+    """No error is allowed in their values, and none is there."""
+    rng = np.random.default_rng(0)
+    P, c = rng.dirichlet(np.ones(12), size=(12, 2)), rng.random((2, 12, 2))
+    cmdp = ck.CMDP(P, cost=objective * c[0], constraints=[ck.AtMost(x * c[1], 7.0) for x in limits], gamma=0.9)
+    found = ck.solve(ck.ShardedCMDP.split(cmdp, 3), "pmd-pd", tol=1e-4, time_limit=20.0)
+    assert found.status is ck.Status.OPTIMAL
+    assert found.objective == pytest.approx(ck.solve(cmdp).objective, abs=2e-4)

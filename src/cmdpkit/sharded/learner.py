@@ -15,7 +15,7 @@ from cmdpkit.learners.tabular import reference_span
 from cmdpkit.rules.base import View, Weights, refuse
 from cmdpkit.sharded.crew import Crew, Step
 from cmdpkit.sharded.mirror import Normaliser
-from cmdpkit.sharded.oracle import FIRST_BATCH, MOST_SWEEPS, Oracle, needed
+from cmdpkit.sharded.oracle import FIRST_BATCH, LEAST, MOST_SWEEPS, Oracle, needed
 
 FLOOR = -700.0
 """Log-probabilities are raised to this before a step, from which an action can recover."""
@@ -89,7 +89,7 @@ class ShardedLearner:
         mix = np.array([weights.objective, *weights.constraints])
         step = self.step if weights.step is None else weights.step
         for _ in range(steps):
-            error = self.accuracy * float((np.abs(mix) * self._largest).sum())
+            error = max(self.accuracy * float((np.abs(mix) * self._largest).sum()), LEAST)
             if weights.anchor == "keep":
                 self.crew.each("take")  # raised to the floor
             after = self._soft_values(mix, 1.0 / step, error)

@@ -34,6 +34,9 @@ left."""
 MOST_SWEEPS = 100_000
 """Sweeps of one evaluation, at most: with γ = 0.999 some 20,000 are needed where nothing mixes."""
 
+LEAST = 1e-300
+"""Errors are divided by what is allowed, which is 0 for costs that are zero, and by no less than this."""
+
 PATIENCE = 3
 """Batches of sweeps without progress after which the error is taken to be rounding."""
 
@@ -175,11 +178,19 @@ class Oracle:
     def evaluate(self, accuracy: Array) -> None:
         """V_0..V_m of the current policy to within `accuracy`, or as close as rounding allows, from the last values."""
         factor = self.model.gamma / self._share
-        _, low, high, step = self._sweep_until(lambda span: factor * span / 2.0 / accuracy)
         # |V^π − (TV + middle)| ≤ γ/(1 − γ) · span(D) / 2
+        _, low, high, step = self._sweep_until(self._error_of(accuracy))
         parts = self.crew.fetch(self.crew.submit("settle", factor * (high + low) / 2.0, after=step))
         self.start = np.sum([start for start, _ in parts], axis=0)
         self.largest = np.max([largest for _, largest in parts], axis=0)
+
+    def _error_of(self, accuracy: Array) -> Callable[[Array], Array]:
+        """The error of values after a sweep that changes them by a span, in units of what is allowed.
+
+        Nothing is allowed for costs that are zero, and nothing is missing.
+        """
+        allowed = np.maximum(accuracy, LEAST)
+        return lambda span: np.asarray(self.model.gamma / self._share * span / 2.0 / allowed)
 
     def _sweep_until(
         self, error_of: Callable[[Array], Array], measure: bool = False
@@ -219,8 +230,7 @@ class Oracle:
         model, self.astray = self.model, True
         parts = self.crew.each("follow", name)
         slack, longest = max(p[0] for p in parts), max(p[1] for p in parts)
-        factor = model.gamma / self._share
-        last, low, high, _ = self._sweep_until(lambda span: factor * span / 2.0 / accuracy, True)
+        last, low, high, _ = self._sweep_until(self._error_of(accuracy), True)
         start, size = (np.sum([p.sums[i] for p in last], axis=0) for i in range(2))
         largest = np.max([p.sums[2] for p in last], axis=0)
         # A sum over the successors in a row of P_π, each of them and the cost a sum over actions; probabilities that
