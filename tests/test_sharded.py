@@ -501,8 +501,10 @@ def test_the_command_line_solves_a_folder(tmp_path):
         (["model", "--limit", "cost=3"], "--limit does not apply to .*model, a model in blocks"),
         (["model", "--sample"], "--sample does not apply"),
         (["model", "--method", "lp"], "does not know sharded models"),
-        (["model", "--out", "model"], "must be another folder"),
+        (["model", "--out", "model"], "holds a sharded model; save the result to another folder"),
         (["model", "--out", "policy.npz"], "without .npz"),
+        (["model", "--out", "file"], "give file a name without .npz, of no file"),
+        (["model", "--checkpoint", "model"], "model holds a sharded model; choose another folder for the checkpoint"),
         (["empty"], "holds no model that ShardedCMDP.save has written"),
     ],
 )
@@ -510,9 +512,19 @@ def test_the_command_line_refuses_what_blocks_do_not_take(tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     ck.ShardedCMDP.split(masked(), 3).save("model")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(Crew, "submit", lambda *_, **__: pytest.fail("a run has been started"))
     found = CliRunner().invoke(cli, ["solve", *arguments])
     assert isinstance(found.exception, ValueError | FileNotFoundError)
     assert re.search(message, str(found.exception))
+
+
+@pytest.mark.parametrize("command", [["frontier", "--limit", "a"], ["diagnose"], ["explore"]])
+def test_other_commands_say_that_blocks_can_only_be_solved(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    ck.ShardedCMDP.split(masked(), 3).save("model")
+    found = CliRunner().invoke(cli, [*command, "model"])
+    assert "model is a folder; models in blocks can only be solved" in str(found.exception)
 
 
 def test_a_result_is_saved_as_a_whole_or_not_at_all(tmp_path, monkeypatch):

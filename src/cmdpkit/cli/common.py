@@ -191,6 +191,8 @@ def _find_model(name: str, parameters: tuple[str, ...]) -> CMDP:
         return built_in(name, parameters)
     if not Path(name).exists():
         raise FileNotFoundError(f"no such file: {name}; it is not a built-in problem either ({', '.join(CATALOGUE)})")
+    if Path(name).is_dir():
+        raise ValueError(f"{name} is a folder; models in blocks can only be solved, by 'cmdpkit solve {name}'")
     if parameters:
         raise ValueError(f"--set is for built-in problems; {name} is a model file")
     return CMDP.load(name)

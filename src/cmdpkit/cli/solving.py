@@ -175,10 +175,11 @@ def _solve_blocks(
     """Solve a model in blocks, whose result is a folder too."""
     from cmdpkit.model.sharded import ShardedCMDP
     from cmdpkit.report import result_report
+    from cmdpkit.run.storage import check_result_folder
     from cmdpkit.solver import solve as run
 
-    if out is not None and (Path(out).resolve() == Path(model).resolve() or Path(out).suffix == ".npz"):
-        raise ValueError(f"--out {out} must be another folder than the model, without .npz")
+    if out is not None:
+        check_result_folder(Path(out))
     result = run(ShardedCMDP.load(model), method, tol, progress=sys.stderr.isatty(), **settings)
     if out is not None:
         result.save(out)

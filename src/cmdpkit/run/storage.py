@@ -62,13 +62,18 @@ def _save(result: RunResult, path: PathLike, blocks: str = "") -> None:
     save_arrays(path, KIND, arrays | {"plain": np.array(json.dumps(plain))})
 
 
-def _save_in_blocks(result: RunResult, folder: Path) -> None:
-    """The policy first, in a folder of its own, then the file that names it: until then an earlier result stays."""
+def check_result_folder(folder: Path) -> None:
+    """Raise an error if a result in blocks cannot be saved there."""
     if folder.suffix == ".npz" or folder.is_file():
         raise ValueError(f"the result of a sharded model is a folder; give {folder} a name without .npz, of no file")
-    folder.mkdir(parents=True, exist_ok=True)
     if (folder / MODEL_FILE).exists():
         raise ValueError(f"{folder} holds a sharded model; save the result to another folder")
+
+
+def _save_in_blocks(result: RunResult, folder: Path) -> None:
+    """The policy first, in a folder of its own, then the file that names it: until then an earlier result stays."""
+    check_result_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     policy: ShardedPolicy = result.policy
     name = policy.folder.name
     if policy.folder.resolve().parent != folder.resolve():

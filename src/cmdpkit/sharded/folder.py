@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cmdpkit.files import PathLike, write_json
+from cmdpkit.model.sharded import MODEL_FILE
 from cmdpkit.run.checkpoint import SECONDS
 from cmdpkit.sharded.crew import Crew
 
@@ -29,6 +30,8 @@ def check_folder(checkpoint: PathLike | None, resume: bool | None) -> Path | Non
     folder = Path(checkpoint)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"the checkpoint of a sharded model is a folder, and {folder} is a file")
+    if (folder / MODEL_FILE).exists():
+        raise ValueError(f"{folder} holds a sharded model; choose another folder for the checkpoint")
     found = (folder / HEAD).exists()
     if resume and not found:
         raise FileNotFoundError(f"there is no run in {folder} to resume")
