@@ -997,7 +997,8 @@ MUTANTS: list[Mutant] = [
         "adaptive::test_with_one_state_the_prediction_is_exact "
         "adaptive::test_the_residual_vanishes_at_the_optimum_only run safeguard",
         ("np.abs(lam * v).sum()", "(lam * v).sum()", "slack limits with a price look optimal"),
-        ("_scaled(state, self.growth)", "state", "the steps do not grow"),
+        ("_scaled(state, growth)", "state", "the steps do not grow"),
+        ("used**-0.5", "used**-1.0", "the steps grow as if errors were of first order"),
         ("rejected=state.rejected + 1", "rejected=0", "no candidate is ever given up"),
         ("- 0.5 * length", "+ 0.5 * length", "the first test has the wrong sign"),
     ),

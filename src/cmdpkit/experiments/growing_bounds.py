@@ -20,7 +20,7 @@ from cmdpkit.learners.tabular import LOWEST_LOG_PROBABILITY
 from cmdpkit.model import CMDP, AtMost
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.primal_dual import primal_dual
-from cmdpkit.rules.growing import GROWTH, GrowingPMDPD, errors
+from cmdpkit.rules.growing import FIRST, GROWTH, GrowingPMDPD, errors
 from cmdpkit.solver import solve
 
 COLUMNS = ("k", "gap", "gap bound", "violation", "violation bound", "certified", "certified bound")
@@ -96,8 +96,8 @@ def extended(cmdp: CMDP, steps: int, digits: int = 600) -> list[float]:
     with mp.workdps(digits):
         chain = _Chain(mp, cmdp)
         span = mp.mpf(float(cmdp.spans[0]))
-        step = 1 / span
-        eta_dual = (1 - chain.gamma) * span / mp.mpf(float(cmdp.spans[1])) ** 2
+        step = FIRST / span
+        eta_dual = FIRST * (1 - chain.gamma) * span / mp.mpf(float(cmdp.spans[1])) ** 2
         pi, lam = [[mp.mpf(1) / cmdp.actions] * cmdp.actions] * cmdp.states, mp.mpf(0)
         for _ in range(steps):
             pi, lam = chain.step(pi, lam, step, eta_dual)

@@ -10,11 +10,12 @@ may have cost; both are known once π⁺ is evaluated (docs/theory.md has the th
 with ℓ the logarithm of the mirror step's normaliser, D the discounted KL divergence, v⁺ the predicted values (λ⁺ is
 max(0, λ_k + η′ v⁺)), M = η′/step, ‖v‖²_M = Σ M_i v_i² and ‖λ‖²_* = Σ λ_i²/M_i.
 
-A candidate that passes both is accepted, and both steps triple. Otherwise another is made from the same anchor π_k,
-with the values of the rejected one: this is Algorithm 1's inner loop, with new weights in each of its steps. Where
-values and weights have settled and (T1) still fails, the policy lags behind in states that it hardly visits; there news
-travels from state to state, one policy after the other, and backups of the values let it travel without evaluations.
-When several candidates have failed, the run returns to π_k and takes smaller steps.
+A candidate that passes both is accepted, and both steps grow: threefold, or up to thirtyfold where the tests left much
+room. Otherwise another is made from the same anchor π_k, with the values of the rejected one: this is Algorithm 1's
+inner loop, with new weights in each of its steps. Where values and weights have settled and (T1) still fails, the
+policy lags behind in states that it hardly visits; there news travels from state to state, one policy after the other,
+and backups of the values let it travel without evaluations. Where that has happened once, the next step begins with
+them. When several candidates have failed, the run returns to π_k and takes smaller steps.
 """
 
 from __future__ import annotations
@@ -30,14 +31,17 @@ from cmdpkit.rules.base import View, Weights
 from cmdpkit.rules.implicit_dual import ImplicitDual
 from cmdpkit.rules.registry import register
 
-GROWTH = 3.0
-"""Factor by which both steps grow at every macro step (measured: docs/decisions.md)."""
+FIRST = 10.0
+"""The first step, in units of 1 / span(c_0) (measured: docs/decisions.md)."""
+
+GROWTH, FASTEST = 3.0, 30.0
+"""Least and largest factor by which both steps grow at every macro step (measured: docs/decisions.md)."""
 
 LARGEST_STEP = 1e10
 """In units of (1 − γ) / span(c_0): beyond, rounding in the advantages would move probabilities."""
 
 LARGEST_DUAL_STEP = 1e16
-"""In units of the first dual step. A limit that is all but met with prices far too high needs more than the policy."""
+"""In units of `View.dual_step(1)`. A limit that is all but met with prices far too high needs more than the policy."""
 
 ARRIVED = 1e-10
 """At this distance from the optimum, relative to the largest value, steps need not grow any more."""
@@ -57,6 +61,9 @@ SETTLED = 0.01
 HELD = 1.0
 """What held visits may cost after backups, in units of 1/(1 − γ)."""
 
+HELD_AT_ONCE = 0.5
+"""The same where the first candidate from an anchor is made after backups, in units of e."""
+
 CANDIDATES, REDUCTION = 8, 9.0
 """When this many candidates from one anchor have failed, both steps are divided by the second (docs/decisions.md)."""
 
@@ -74,6 +81,7 @@ class State(NamedTuple):
     size: float = 0.0  # ‖λ_0‖_*
     rejected: int = 0  # candidates from this anchor
     missed: float = np.inf  # (T2) of the last of them, in units of what is allowed
+    before: int = 0  # candidates that were rejected before the last step was accepted
     reductions: int = 0  # of the steps, so far
     accuracy: float = 0.0
     distance: float = np.inf  # in units of V_0
@@ -84,12 +92,14 @@ class State(NamedTuple):
 class GrowingPMDPD:
     """PMD-PD with growing steps and an implicit dual: the default, without anything to tune."""
 
-    growth: float = option(GROWTH, ABOVE_ONE, "Factor by which both steps grow at every macro step.")
+    growth: float | None = option(
+        None, ABOVE_ONE, "Factor by which both steps grow at every macro step; by default 3 to 30, as the tests allow."
+    )
 
     def start(self, view: View) -> State:
-        # The first dual step moves λ_i by its unit, span(c_0)/span(c_i), where V_i is as large as possible
+        # A dual step of factor 1 moves λ_i by its unit, span(c_0)/span(c_i), where V_i is as large as possible
         zero = np.zeros(view.values.size)
-        return State(zero, 1.0 / view.known_scales[0], view.dual_step(1.0), zero, zero, zero)
+        return State(zero, FIRST / view.known_scales[0], view.dual_step(FIRST), zero, zero, zero)
 
     def propose(self, state: State, view: View) -> tuple[Weights, State]:
         if state.rejected == CANDIDATES:
@@ -108,6 +118,8 @@ class GrowingPMDPD:
         weights = weights._replace(constraints=lam, anchor="keep" if keep else None)
         if keep and state.missed <= SETTLED:
             weights = weights._replace(visit_error=HELD / (1.0 - view.gamma))
+        elif not keep and state.before:
+            weights = weights._replace(visit_error=HELD_AT_ONCE * allowed_error(state, view.gamma))
         return weights, state._replace(multipliers=lam, anchored=before, predicted=predicted)
 
     def observe(self, state: State, view: View) -> State:
@@ -117,19 +129,24 @@ class GrowingPMDPD:
         state = state._replace(distance=distance, accuracy=accuracy)
         if state.rejected == CANDIDATES:
             return _scaled(state, 1.0 / REDUCTION)._replace(rejected=0, reductions=state.reductions + 1)
+        growth = GROWTH if self.growth is None else self.growth
         if state.multipliers.size:
             allowed, (held, missed) = allowed_error(state, view.gamma), errors(state, view)
-            if held > allowed or missed > MISS * allowed:
+            used = max(held, missed / MISS) / allowed
+            if used > 1.0:
                 return state._replace(rejected=state.rejected + 1, missed=missed / (MISS * allowed))
+            if self.growth is None and not state.rejected:
+                # β = 1/√used within its limits: errors are of second order in the step
+                growth = min(max(GROWTH, used**-0.5 if used > 0.0 else np.inf), FASTEST)
         total = state.total + state.step
         average = state.average + state.step / total * (state.multipliers - state.average)
-        state = state._replace(rejected=0, total=total, average=average)
+        state = state._replace(rejected=0, before=state.rejected, total=total, average=average)
         if distance <= ARRIVED * view.known_scales[0] / (1.0 - view.gamma):
             return state
         if state.step < unit * max(1.0, LARGEST_STEP * (1.0 - view.gamma)):
-            return _scaled(state, self.growth)
+            return _scaled(state, growth)
         grows = (state.eta_dual < LARGEST_DUAL_STEP * view.dual_step(1.0)).all()
-        return state._replace(eta_dual=self.growth * state.eta_dual) if grows else state
+        return state._replace(eta_dual=growth * state.eta_dual) if grows else state
 
 
 def errors(state: State, view: View) -> tuple[float, float]:
