@@ -1006,7 +1006,7 @@ MUTANTS: list[Mutant] = [
         "rules/implicit_dual.py",
         "adaptive::test_the_dual_step_solves_its_equation adaptive::test_with_one_state_the_prediction_is_exact run",
         ("self.units**2 / eta_dual", "self.units / eta_dual", "dual steps are in the wrong units"),
-        ("predicted - self.stiffness * (u - self.start)", "predicted", "the dual step is infinite"),
+        ("response.values - pull", "response.values", "the dual step is infinite"),
     ),
     *of(
         "rules/npg.py",

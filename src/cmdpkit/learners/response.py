@@ -27,13 +27,14 @@ class MirrorResponse:
         step: float,
     ) -> None:
         self._pairs, self._advantages, self._values, self._visits = pairs, scaled, values, visits
-        moved = logits - ((step * prices) @ scaled.reshape(prices.size, -1)).reshape(logits.shape)
+        moved: Array = np.dot(step * prices, scaled.reshape(prices.size, -1)).reshape(logits.shape)
+        np.subtract(logits, moved, out=moved)
         top = np.maximum.reduce(moved) if pairs.is_full else pairs.max(moved)
         moved -= self._over(top)
         self._pi = np.exp(moved, out=moved)
         total = self._sum(self._pi)
         self._pi /= self._over(total)
-        self.soft_minimum = float(-visits @ (top + np.log(total)) / step)
+        self.soft_minimum = float(visits @ (top + np.log(total))) / -step
 
     @property
     def policy(self) -> PairTable:
@@ -41,26 +42,33 @@ class MirrorResponse:
 
     @cached_property
     def _occupancy(self) -> Array:
-        return np.asarray(self._over(self._visits) * self._pi)
+        occupancy: Array = self._over(self._visits) * self._pi
+        return occupancy
 
-    @property
+    @cached_property
     def values(self) -> ConstraintArray:
-        change = self._advantages.reshape(self._values.size, -1) @ self._occupancy.ravel()
-        return np.asarray(self._values + change)
+        change: Array = np.dot(self._advantages.reshape(self._values.size, -1), self._occupancy.reshape(-1))
+        change += self._values
+        return change
 
     @property
     def gram(self) -> Array:
         centred = np.empty_like(self._advantages)
         for table, out in zip(self._advantages, centred, strict=True):
             np.subtract(table, self._over(self._sum(self._pi * table)), out=out)
-        flat, visits = centred.reshape(len(centred), -1), self._occupancy.ravel()
-        return np.array([flat @ (row * visits) for row in flat])
+        flat, visits = centred.reshape(len(centred), -1), self._occupancy.reshape(-1)
+        gram = np.empty((len(flat), len(flat)))
+        for row, out in zip(flat, gram, strict=True):
+            np.dot(flat, row * visits, out=out)
+        return gram
 
     def _sum(self, table: Array) -> Array:
-        return np.asarray(np.add.reduce(table) if self._pairs.is_full else self._pairs.sum(table))
+        total: Array = np.add.reduce(table) if self._pairs.is_full else self._pairs.sum(table)
+        return total
 
     def _over(self, values: Array) -> Array:
-        return values if self._pairs.is_full else np.asarray(self._pairs.over(values))
+        spread: Array = values if self._pairs.is_full else self._pairs.over(values)
+        return spread
 
 
 def by_action(table: PairTable) -> Array:

@@ -64,6 +64,9 @@ HELD = 1.0
 HELD_AT_ONCE = 0.5
 """The same where the first candidate from an anchor is made after backups, in units of e."""
 
+LEFT = 1e-3
+"""The dual step ends at this part of how far the values are from complementarity; (T2) counts what it leaves."""
+
 CANDIDATES, REDUCTION = 8, 9.0
 """When this many candidates from one anchor have failed, both steps are divided by the second (docs/decisions.md)."""
 
@@ -111,7 +114,7 @@ class GrowingPMDPD:
         before = state.anchored if keep else state.multipliers
         if state.total == 0.0:
             state = state._replace(size=_dual_norm(state, before))
-        lam, predicted = ImplicitDual(view, state.step, before, state.eta_dual, keep).maximise()
+        lam, predicted = ImplicitDual(view, state.step, before, state.eta_dual, keep).maximise(LEFT)
         # v⁺ for which λ⁺ = max(0, λ_k + η′ v⁺) exactly, whatever Newton's method has left
         exact = (lam - before) / state.eta_dual
         predicted = np.where(lam > 0.0, exact, np.minimum(exact, predicted))

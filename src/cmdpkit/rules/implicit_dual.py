@@ -70,15 +70,16 @@ class ImplicitDual:
         self.start = lam / self.units
         self.stiffness = self.units**2 / eta_dual  # 1/η′, scaled
 
-    def maximise(self) -> tuple[Array, Array]:
+    def maximise(self, left: float = 0.0) -> tuple[Array, Array]:
         """λ⁺, and the values V̂(λ⁺) that are predicted for it.
 
-        Newton's method with a line search, and w ≥ 0 kept by a small quadratic program.
+        Newton's method with a line search, and w ≥ 0 kept by a small quadratic program. It ends where the slope is
+        rounding, or no more than the part `left` of how far the values are from being complementary to λ now.
         """
         here: Point | None = self._first()
-        negligible = 1e-12 * np.abs(self.values).max()
+        negligible = max(1e-12 * float(np.abs(self.values).max()), left * _uphill(self.start, self.values))
         for _ in range(NEWTON_STEPS):
-            if here is None or np.where(here.u > 0.0, np.abs(here.slope), here.slope).max() <= negligible:
+            if here is None or _uphill(here.u, here.slope) <= negligible:
                 break
             last = here
             aim = self._newton(here.u, here.slope, here.response.gram)
@@ -100,22 +101,21 @@ class ImplicitDual:
 
     def _at(self, u: Array) -> Point:
         """Ψ, up to a constant, and its slope."""
-        response = self.view.response(u, self.step, self.keep_anchor)
-        terms = (float(u @ self.values), response.soft_minimum, -0.5 * float(self.stiffness @ (u - self.start) ** 2))
-        return Point(u, response, sum(terms), self._slope(u, response.values), EPSILON * max(map(abs, terms)))
-
-    def _slope(self, u: Array, predicted: Array) -> Array:
-        """∇Ψ = V(π_w) − (w − λ)/η′, with V as predicted."""
-        return np.asarray(predicted - self.stiffness * (u - self.start))
-
-    def _hessian(self, gram: Array) -> Array:
-        """−∇²Ψ = step · G + 1/η′."""
-        return self.step * gram + np.diag(self.stiffness)
+        response, away = self.view.response(u, self.step, self.keep_anchor), u - self.start
+        pull = self.stiffness * away
+        terms = (float(u @ self.values), response.soft_minimum, -0.5 * float(pull @ away))
+        # ∇Ψ = V(π_w) − (w − λ)/η′, with V as predicted
+        slope = response.values - pull
+        return Point(u, response, sum(terms), slope, EPSILON * max(map(abs, terms)))
 
     def _newton(self, u: Array, slope: Array, gram: Array) -> Array:
         """The maximum of the quadratic model at u."""
-        hessian = self._hessian(gram)
-        return maximum_of_quadratic(u, slope, hessian + ROUNDING * np.diag(np.diag(hessian)))
+        # −∇²Ψ = step · G + 1/η′
+        hessian = self.step * gram
+        diagonal = hessian.reshape(-1)[:: u.size + 1]
+        diagonal += self.stiffness
+        diagonal *= 1.0 + ROUNDING
+        return maximum_of_quadratic(u, slope, hessian)
 
     def _along(self, here: Point, move: Array) -> Point | None:
         """A better point on the way from `here` to `here + move` or beyond; None if only rounding is left.
@@ -123,10 +123,10 @@ class ImplicitDual:
         With large steps Ψ is nearly made of planes, and the quadratic model may be off by orders of magnitude. But the
         two tangents at points on either side of the maximum meet close to it, and above all that can be gained.
         """
-        rise = float(here.slope @ move)
-        if np.abs(move).max() <= 1e-14 * max(1.0, here.u.max()):
+        rise, start, moves = float(here.slope @ move), here.u.tolist(), move.tolist()
+        if max(map(abs, moves)) <= 1e-14 * max(1.0, *start):
             return None
-        t, longest = 1.0, float(np.min(-here.u[move < 0.0] / move[move < 0.0], initial=np.inf))
+        t, longest = 1.0, min((-u / d for u, d in zip(start, moves, strict=True) if d < 0.0), default=np.inf)
         low, high, best = (0.0, here.value, rise), None, here
         for _ in range(LINE_SEARCH):
             there = self._at(np.maximum(here.u + t * move, 0.0))
@@ -149,6 +149,11 @@ class ImplicitDual:
                 break
             t = meet
         return best if best is not here else None
+
+
+def _uphill(u: Array, slope: Array) -> float:
+    """The largest slope along which u ≥ 0 may move."""
+    return float(max(abs(g) if x > 0.0 else g for x, g in zip(u.tolist(), slope.tolist(), strict=True)))
 
 
 def _meet(low: Tangent, high: Tangent) -> float:
