@@ -37,6 +37,9 @@ FIRST = 10.0
 GROWTH, FASTEST = 3.0, 30.0
 """Least and largest factor by which both steps grow at every macro step (measured: docs/decisions.md)."""
 
+NEARER = 0.5
+"""They grow by more than the least one only where the distance from optimality has fallen to this part."""
+
 LARGEST_STEP = 1e10
 """In units of (1 − γ) / span(c_0): beyond, rounding in the advantages would move probabilities."""
 
@@ -127,7 +130,7 @@ class GrowingPMDPD:
 
     def observe(self, state: State, view: View) -> State:
         unit = 1.0 / view.known_scales[0]
-        distance = kkt_residual(view, state.multipliers)
+        last, distance = state.distance, kkt_residual(view, state.multipliers)
         accuracy = min(ROUGHEST, INEXACT * distance * (1.0 - view.gamma) * unit)
         state = state._replace(distance=distance, accuracy=accuracy)
         if state.rejected == CANDIDATES:
@@ -138,7 +141,7 @@ class GrowingPMDPD:
             used = max(held, missed / MISS) / allowed
             if used > 1.0:
                 return state._replace(rejected=state.rejected + 1, missed=missed / (MISS * allowed))
-            if self.growth is None and not state.rejected:
+            if self.growth is None and not state.rejected and distance <= NEARER * last:
                 # β = 1/√used within its limits: errors are of second order in the step
                 growth = min(max(GROWTH, used**-0.5 if used > 0.0 else np.inf), FASTEST)
         total = state.total + state.step
