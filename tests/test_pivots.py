@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 
 import cmdpkit as ck
 from cmdpkit.evaluation.chain import chosen_chain, mixed_chain
-from cmdpkit.evaluation.factors import Order, sparse_lu
+from cmdpkit.evaluation.factors import Order, _has_hub, sparse_lu
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.master import best_mixture, level_point
 from cmdpkit.exact.pivots import Walk, is_pivotable, optimal_vertex
@@ -211,6 +211,21 @@ def test_a_kept_order_solves_the_same_systems():
         dense = np.eye(cmdp.states) - 0.97 * chain.toarray()
         np.testing.assert_allclose(dense @ solve(b), b, atol=1e-9)
         np.testing.assert_allclose(dense.T @ transposed(b[:, 0]), b[:, 0], atol=1e-9)
+
+
+def test_a_chain_with_a_hub_is_ordered_quickly_and_solved():
+    """Every level of wear leads back to the state after a repair: minimum degree would take time like its square."""
+    cmdp = ck.problems.maintenance(levels=600)
+    chain, order = mixed_chain(cmdp, cmdp.pairs.uniform()), Order()
+    assert _has_hub(chain)
+    b, dense = np.arange(2.0 * cmdp.states).reshape(-1, 2), np.eye(cmdp.states) - 0.97 * chain.toarray()
+    for _ in range(2):  # with an order to find, and with the one that was found
+        solve, transposed = sparse_lu(chain, 0.97, order)
+        np.testing.assert_allclose(dense @ solve(b), b, atol=1e-9 * np.abs(b).max())
+        np.testing.assert_allclose(dense.T @ transposed(b[:, 0]), b[:, 0], atol=1e-9 * np.abs(b).max())
+    assert order.is_used
+    lattice = ck.problems.two_queues(capacity=19)
+    assert not _has_hub(mixed_chain(lattice, lattice.pairs.uniform()))
 
 
 def test_a_chain_that_fills_up_gets_its_own_order():

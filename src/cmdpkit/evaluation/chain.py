@@ -6,6 +6,7 @@ Over the stages of a finite horizon it is not put together (stages.py).
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,10 @@ def mixed_chain(cmdp: Any, probabilities: Array) -> Any:
         return _gathered(matrix, pairs.heads, weights)
     taken = np.flatnonzero(weights)
     first = pairs.first if taken.size == weights.size else np.searchsorted(taken, pairs.first)
-    return sp.csr_array((weights[taken], taken, first), shape=(states, pairs.count)) @ matrix
+    kind = matrix.indices.dtype if pairs.count <= np.iinfo(matrix.indices.dtype).max else np.int64
+    # Of another type of integers the product would convert those of the whole model
+    selection = (weights[taken], taken.astype(kind), first.astype(kind))
+    return sp.csr_array(selection, shape=(states, pairs.count)) @ matrix
 
 
 def _gathered(matrix: Any, heads: Any, weights: Array) -> Any:
@@ -117,8 +121,9 @@ def _levels(graph: Any, start: int) -> tuple[Any, int]:
     order, before = breadth_first_order(graph, start)
     place = np.empty(order.size, dtype=np.int64)
     place[order] = np.arange(order.size)
-    came = place[before[order[1:]]]  # where in the order each one was found from: never earlier than the one before
+    # Where in the order each one was found from: never earlier than the one before. A line has as many levels as states
+    came = place[before[order[1:]]].tolist()
     ends = [0, 1]
     while ends[-1] < order.size:
-        ends.append(1 + int(np.searchsorted(came, ends[-1])))
+        ends.append(1 + bisect_left(came, ends[-1], ends[-1] - 1))
     return np.diff(ends), int(order[-1])

@@ -29,6 +29,9 @@ SLOW, SLOW_CYCLES = 0.5, 3
 FILLS = 1.5
 """Factors with so many times the entries of those that an order was found for get an order of their own."""
 
+HUB = 0.1
+"""A state that so many of all states lead to is a hub: a common restart, the state after a repair."""
+
 NARROW, PER_ENTRY = 5_000, 60
 """A band is factorised as such up to so many multiplications per state, and so many more for each of its successors: a
 sparse LU of a lattice is as fast at 50 x 50 states, and of chains with many successors much slower (measured)."""
@@ -109,7 +112,7 @@ class Order:
             self.is_used = factors.nnz <= FILLS * self.fill
             if self.is_used:
                 return factors, self.states
-        factors = _superlu(_system(chain, gamma), "MMD_AT_PLUS_A")
+        factors = _superlu(_system(chain, gamma), "COLAMD" if _has_hub(chain) else "MMD_AT_PLUS_A")
         self.states, self.fill = np.argsort(factors.perm_c), int(factors.nnz)
         return factors, None
 
@@ -132,6 +135,11 @@ def sparse_lu(chain: Any, gamma: float, order: Order | None = None) -> tuple[Sol
         return x
 
     return solve, partial(solve, kind="T")
+
+
+def _has_hub(chain: Any) -> bool:
+    """Whether a state is a successor of very many: minimum degree would take time that grows with their square."""
+    return bool(np.bincount(chain.indices, minlength=1).max() > HUB * chain.shape[0])
 
 
 def _superlu(system: Any, order: str) -> Any:
