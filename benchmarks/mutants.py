@@ -643,7 +643,7 @@ MUTANTS: list[Mutant] = [
     *of(
         "evaluation/chain.py",
         "evaluation",
-        ("(weights[taken], taken, first)", "(np.sign(weights[taken]), taken, first)", "sparse chains forget π"),
+        ("(weights[taken], taken.as", "(np.sign(weights[taken]), taken.as", "sparse chains forget π"),
     ),
     *of(
         "evaluation/evaluate.py",

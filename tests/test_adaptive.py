@@ -12,6 +12,7 @@ from cmdpkit.learners import ExactLearner
 from cmdpkit.learners.tabular import reference_span
 from cmdpkit.primal_dual import primal_dual
 from cmdpkit.rules import growing
+from cmdpkit.rules.base import Weights
 from cmdpkit.rules.growing import GrowingPMDPD, kkt_residual
 from cmdpkit.rules.implicit_dual import ImplicitDual
 from cmdpkit.rules.registry import variants
@@ -141,6 +142,34 @@ def test_the_papers_instance_in_a_dozen_steps(monkeypatch):
     errors = np.maximum(np.abs(history.objective - optimum), history.violation)
     assert errors[-1] <= 1e-10
     assert (errors[3:6] <= 0.05 * errors[2:5]).all()  # once it is near, every step gains a digit and more
+
+
+@pytest.mark.parametrize("available", [False, True])
+def test_the_step_that_was_foreseen_is_the_step(available):
+    """The tables of the predicted response give the policy of the mirror step, and ℓ, from both anchors."""
+    rng = np.random.default_rng(5)
+    model = random_model(5, constraints=2, gamma=0.9, states=7)
+    mask = rng.random((7, model.actions)) < 0.7
+    mask[:, 0] = True
+    cmdp = ck.CMDP(
+        np.asarray(model.transitions).reshape(7, -1, 7),
+        action_axis=1,
+        cost=rng.random(mask.shape),
+        constraints=[ck.AtMost(rng.random(mask.shape), 3.0), ck.AtMost(rng.random(mask.shape), 4.0)],
+        gamma=0.9,
+        available=mask if available else None,
+    )
+    start = ck.TabularPolicy.over(cmdp.pairs, cmdp.pairs.uniform())
+    plain, quick = ExactLearner(cmdp, start), ExactLearner(cmdp, start)
+    for anchor, lam in ((None, [0.5, 0.0]), ("keep", [0.2, 0.7])):
+        weights = Weights(1.0, np.array(lam), step=4.0, anchor=anchor)
+        view = quick.look()
+        view.response(np.array(lam) / view.units, 4.0, anchor == "keep")
+        assert plain._foreseen(weights) is None
+        plain.improve(weights)
+        quick.improve(weights)
+        np.testing.assert_allclose(quick.policy.log_pi, plain.policy.log_pi, atol=1e-11)
+        np.testing.assert_allclose(quick.log_normaliser, plain.log_normaliser, atol=1e-11)
 
 
 @pytest.mark.parametrize("inexact", [0.0, 0.1])

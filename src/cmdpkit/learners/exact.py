@@ -22,6 +22,9 @@ from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.rules.base import View, Weights, refuse
 
+UNSEEN = 1e-20
+"""Smaller probabilities are left out of the chain: they change no sum of its rows, and most actions have such ones."""
+
 BACKUPS, TURN = 200, 10
 """At most, before a mirror step, and after how many of them their rate is judged (measured: docs/decisions.md)."""
 
@@ -94,7 +97,10 @@ class ExactLearner:
     def _system(self) -> PolicySystem:
         """Of the policy that is evaluated, before log-probabilities are raised to the floor."""
         if self._known_system is None:
-            self._known_system = policy_system(self.cmdp, self._evaluated.pi, plan=self._plan)
+            pi = self._evaluated.pi
+            if self.cmdp.criterion != "average":  # there they may be what keeps two parts together
+                pi = np.where(pi < UNSEEN, 0.0, pi)
+            self._known_system = policy_system(self.cmdp, pi, plan=self._plan)
         return self._known_system
 
     @property
@@ -139,6 +145,7 @@ class ExactLearner:
     def improve(self, weights: Weights) -> int:
         """t_k steps of regularised natural gradient on c̃, anchored as `weights.anchor` says (eq. npg-entropy)."""
         refuse(self, weights, "allowed_growth")  # it is judged on samples of the old policy
+        foreseen = self._foreseen(weights)
         self._forget_view()  # it is of the policy that is left now
         self.accuracy = 0.0 if weights.accuracy is None else weights.accuracy
         if weights.anchor == "return":
@@ -146,6 +153,11 @@ class ExactLearner:
         self.policy = above_floor(self.policy, self.floor)
         if weights.anchor != "keep":
             self._anchor = self.policy
+        if foreseen is not None:
+            policy, self.log_normaliser = foreseen
+            del foreseen
+            self.move_to(policy)
+            return 1
         anchor, alpha = (self.fixed_anchor or self._anchor).log_pi, self.alpha
         if weights.entropy is not None:
             anchor, alpha = np.log(self.cmdp.pairs.uniform()), weights.entropy
@@ -179,6 +191,16 @@ class ExactLearner:
             if 2 < t < steps and _within_rounding(before, self.policy.log_pi):
                 break
         return steps
+
+    def _foreseen(self, weights: Weights) -> tuple[TabularPolicy, StateArray] | None:
+        """The policy of a plain mirror step and its ℓ, where the response to such a step was asked for."""
+        view = None if self._view is None else self._view()
+        more = (weights.radius, weights.visit_error, weights.entropy, self.alpha, self.fixed_anchor)
+        steps = self.inner_steps if weights.inner_steps is None else weights.inner_steps
+        plain = steps == 1 and self.natural and not weights.optimistic and all(each is None for each in more)
+        if view is None or not plain or weights.objective != 1.0 or weights.anchor == "return":
+            return None
+        return view.stepped(weights.constraints, weights.step, weights.anchor == "keep")
 
     def _direction(
         self, cost: PairTable, anchor: PairTable, step: float, alpha: float | None, guess: StateArray | None
@@ -362,6 +384,26 @@ class ExactView(View):
             for name in ("_advantages", "_from_anchor"):
                 self.__dict__.pop(name, None)
         return MirrorResponse(self.learner.cmdp.pairs, *local, prices, step)
+
+    def stepped(
+        self, multipliers: ConstraintArray, step: float | None, keep_anchor: bool
+    ) -> tuple[TabularPolicy, StateArray] | None:
+        """The policy of the mirror step that the last `response` has predicted, at these weights, and its ℓ.
+
+        None if there was none with this step. The tables of the view are used up.
+        """
+        assert self.learner is not None
+        logits = None if step is None else self._logits.pop((step, keep_anchor), None)
+        if logits is None or step is None:
+            return None
+        # log π′ = log π_k − step (c̃ + γPṼ) + step Ṽ − ℓ: what is in brackets are advantages, and any action tells ℓ
+        for price, table in zip(multipliers / self.units, self._scaled, strict=True):
+            logits -= (step * price) * table
+        self.forget()
+        pairs = self.learner.cmdp.pairs
+        policy = TabularPolicy.softmax(pairs, np.ascontiguousarray(logits.T))
+        rows = pairs.rows(0)
+        return policy, np.asarray((logits[0] if pairs.is_full else logits[rows]) - policy.log_pi.ravel()[rows])
 
     def metric(self, step: float, keep_anchor: bool = False) -> Array:
         assert self.learner is not None
