@@ -295,11 +295,11 @@ def test_callback_hears_everything_and_can_stop():
 
     def watch(snapshot):
         heard.append(snapshot)
-        return snapshot.iteration == 5
+        return snapshot.iteration == 3  # the fifth is proved to be optimal
 
     result = ck.solve(ck.problems.paper(), "pmd-pd", callback=watch)
     assert result.status is ck.Status.INTERRUPTED
-    assert [s.iteration for s in heard] == [1, 2, 3, 4, 5]
+    assert [s.iteration for s in heard] == [1, 2, 3]
     np.testing.assert_array_equal([s.objective for s in heard], result.history.objective)
 
 

@@ -267,11 +267,11 @@ def section(settings: Settings) -> Section:
             ),
         ],
         "The dual update of Algorithm 1 sees the new policy; solved for the multipliers before the policy moves "
-        "(docs/theory.md), it allows steps that grow by 3 at every macro step. Growing steps alone diverge, because "
-        "λ + η′V overshoots; the implicit dual alone converges, at a fixed rate. **Proved**: every accepted step "
-        "satisfies the bounds of Theorem A, whatever the model, as long as it is feasible; if the steps are reduced "
-        "only finitely often, the last iterate converges like k²·3⁻ᵏ, and if the solution is unique and visits every "
-        "state, like 3^(−k²/2) from some step on, with one policy evaluation each (Theorem B). **Observed, not "
+        "(docs/theory.md), it allows steps that grow by 3 or more at every macro step. Growing steps alone diverge, "
+        "because λ + η′V overshoots; the implicit dual alone converges, at a fixed rate. **Proved**: every accepted "
+        "step satisfies the bounds of Theorem A, whatever the model, as long as it is feasible; if the steps are "
+        "reduced only finitely often, the last iterate converges like k²·3⁻ᵏ, and if the solution is unique and visits "
+        "every state, like 3^(−k²/2) from some step on, with one policy evaluation each (Theorem B). **Observed, not "
         "proved**: that few steps are rejected, and that the steps keep growing; so the number of evaluations until "
         "1e-6 is a measurement. `python benchmarks/hard.py` looks for models on which this fails.",
     )
