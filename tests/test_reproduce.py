@@ -176,6 +176,26 @@ def test_robots_are_run_with_several_methods(tmp_path, monkeypatch):
     assert velocity.section(Settings(tmp_path)).claims[3].verdict == "does not: cpo earns 200 more"
 
 
+def test_runs_of_another_length_are_not_kept(tmp_path, monkeypatch):
+    pytest.importorskip("mujoco")
+    monkeypatch.setattr(velocity, "run_once", lambda case, seed, *_: _made_up(case, seed))
+    reproduce(["velocity"], tmp_path, 1, True, plain, methods=["cpo"])
+    longer = {name: np.repeat(column, 2) for name, column in read_csv(tmp_path / "velocity.csv").items()}
+    write_csv(tmp_path / "velocity.csv", longer)
+    reproduce(["velocity"], tmp_path, 1, True, plain)
+    after = read_csv(tmp_path / "velocity.csv")
+    assert len(after["iteration"]) == 2
+    assert not any("cpo" in name for name in after)
+
+
+def test_robots_are_compared_on_the_seeds_that_all_methods_have():
+    mine, fewer = (np.array([100.0, 0.0]), np.full(2, 10.0)), (np.array([90.0]), np.full(1, 10.0))
+    more = (np.array([95.0, 200.0]), np.array([10.0, 50.0]))
+    claim = velocity._against_others("Hopper", {"pmd-pd": mine, "cpo": fewer, "pcpo": more})
+    assert claim.measured == "reward/cost, 1 seed: pmd-pd 100/10.0, cpo 90/10.0, pcpo 95/10.0"
+    assert claim.verdict == "holds (one seed)"
+
+
 def test_commands_of_the_robots_name_what_was_run():
     cases = [("Hopper", "pmd-pd", 2), ("Hopper", "cpo", 1), ("Ant", "pmd-pd", 1), ("Ant", "cpo", 1), ("Ant", "pcpo", 1)]
     rows = [(robot, method, seed) for robot, method, seeds in cases for seed in range(seeds)]

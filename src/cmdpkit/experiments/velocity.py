@@ -110,15 +110,18 @@ def run(settings: Settings) -> None:
 def _keep_others(
     settings: Settings, columns: dict[str, Any], rows: dict[str, list[Any]], cases: set[tuple[str, str]]
 ) -> None:
-    """Add what the folder has of other robots and methods."""
+    """Add what the folder has of other robots and methods, if these runs were as long."""
     if not (settings.folder / DATA).exists():
+        return
+    curves = read_csv(settings.folder / DATA)
+    if len(curves["iteration"]) != len(columns["iteration"]):
         return
     kept = read_csv(settings.folder / SEEDS_DATA)
     kept |= {name: kept[name].astype(int) for name in ("seed", "steps")}
     for i, case in enumerate(zip(kept["robot"], kept["method"], strict=True)):
         if case not in cases:
             append_row(rows, [column[i] for column in kept.values()])
-    for name, column in read_csv(settings.folder / DATA).items():
+    for name, column in curves.items():
         if name != "iteration" and _case(name) not in cases:
             columns[name] = column
 
@@ -178,9 +181,9 @@ def section(settings: Settings) -> Section:
     runs = read_csv(settings.folder / SEEDS_DATA)
     claims = []
     for robot in dict.fromkeys(map(str, runs["robot"])):
-        ends = _ends(runs, robot)
+        ends, steps = _ends(runs, robot), int(runs["steps"][runs["robot"] == robot].max())
         for method in [name for name in ends if name == "pmd-pd"] or list(ends):
-            claims.append(_against_published(robot, method, *ends[method], int(runs["steps"].max())))
+            claims.append(_against_published(robot, method, *ends[method], steps))
         if "pmd-pd" in ends and len(ends) > 1:
             claims.append(_against_others(robot, ends))
     figures = [("velocity.png", "Mean and deviation over the seeds; dashed: the limit.")]
@@ -214,14 +217,14 @@ def _against_published(robot: str, method: str, reward: Array, cost: Array, step
 
 
 def _against_others(robot: str, ends: dict[str, tuple[Array, Array]]) -> Claim:
-    """PMD-PD beside the library's other methods, on the seeds that they have in common with it."""
-    others = {name: pair for name, pair in ends.items() if name != "pmd-pd"}
+    """PMD-PD beside the library's other methods, on the seeds that all of them have."""
     seeds = min(reward.size for reward, _ in ends.values())
-    mine = ends["pmd-pd"][0][:seeds].mean()
+    ends = {name: (reward[:seeds], cost[:seeds]) for name, (reward, cost) in ends.items()}
+    others, mine = {name: pair for name, pair in ends.items() if name != "pmd-pd"}, ends["pmd-pd"][0].mean()
     within = {name: reward.mean() for name, (reward, cost) in others.items() if cost.mean() <= 1.1 * LIMIT}
     better = [f"{name} earns {earned - mine:.0f} more" for name, earned in within.items() if earned > mine]
     listed = ", ".join(f"{name} {reward.mean():.0f}/{cost.mean():.1f}" for name, (reward, cost) in others.items())
-    own = f"pmd-pd {mine:.0f}/{ends['pmd-pd'][1][:seeds].mean():.1f}"
+    own = f"pmd-pd {mine:.0f}/{ends['pmd-pd'][1].mean():.1f}"
     return Claim(
         f"{robot}: it earns as much as the library's other methods that keep the limit within 10 %, without an option "
         "set",
