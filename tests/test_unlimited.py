@@ -8,7 +8,8 @@ import scipy.sparse as sp
 
 import cmdpkit as ck
 from cmdpkit.evaluation.system import PolicySystem
-from cmdpkit.exact.plain import minimise_alone
+from cmdpkit.exact import plain
+from cmdpkit.exact.plain import leads_to_ends, minimise_alone
 from cmdpkit.run.unlimited import SMALL
 from rational import Exact
 
@@ -83,6 +84,65 @@ def test_every_kind_of_chain_is_proved(family):
     assert result.objective == pytest.approx(linear.objective, rel=2e-6, abs=2e-6)
 
 
+def maze(side, goals, walls=0.0, slip=0.2):
+    rng = np.random.default_rng(side)
+    cells = np.where(rng.random((side, side)) < walls, "#", ".")
+    cells[0, 1] = "S"
+    for goal in goals:
+        cells[goal] = "G"
+    layout = "\n".join("".join(row) for row in cells)
+    return without_limits(ck.problems.grid(slip=slip, gamma=0.999, layout=layout))
+
+
+def shuffled(cmdp, seed=0):
+    """The same model with its states in another order."""
+    order = np.random.default_rng(seed).permutation(cmdp.states)
+    pairs = (order[:, None] * cmdp.actions + np.arange(cmdp.actions)).ravel()
+    initial = cmdp.initial[order]
+    return ck.CMDP(cmdp.transitions[pairs][:, order], reward=cmdp.objective[order], gamma=cmdp.gamma, initial=initial)
+
+
+@pytest.mark.parametrize(
+    ("goals", "walls", "slip"),
+    [
+        ([(59, 59)], 0.0, 0.1),
+        ([(0, 0)], 0.0, 0.7),
+        ([(30, 30)], 0.25, 0.2),
+        ([(5, 50), (50, 5)], 0.2, 0.9),
+        ([(59, 0)], 0.0, 1.0),
+    ],
+)
+def test_sweeps_from_the_ends_are_proved(goals, walls, slip):
+    cmdp, tol = maze(60, goals, walls, slip), 1e-8
+    assert leads_to_ends(cmdp)
+    found = minimise_alone(cmdp, tol, lambda: False)
+    assert found.value + found.error - found.bound <= tol * cmdp.proof_scale(found.value)
+    # The prover, which solves the policy's own system and asks the oracle, agrees
+    certificate = ck.certify(cmdp, ck.TabularPolicy(np.eye(cmdp.actions)[found.choice]))
+    assert certificate.optimal(2.0 * tol)
+    assert abs(cmdp.sense * certificate.objective - found.value) <= found.error + certificate.accuracy
+    assert found.bound <= cmdp.sense * certificate.objective + certificate.accuracy
+
+
+def test_sweeps_from_the_ends_are_given_up_for_factorisations(monkeypatch):
+    cmdp, factorised = maze(60, [(30, 30)]), []
+    direct = PolicySystem._direct
+    monkeypatch.setattr(PolicySystem, "_direct", lambda system: factorised.append(1) or direct(system))
+    assert ck.solve(cmdp).status is ck.Status.OPTIMAL
+    assert not factorised
+    monkeypatch.setattr(plain, "MOST_PASSES", 2)
+    assert ck.solve(cmdp).status is ck.Status.OPTIMAL
+    assert factorised
+
+
+def test_ends_are_seen_where_states_are_numbered_along_the_way():
+    grid = maze(30, [(29, 29)])
+    assert leads_to_ends(grid)
+    assert not leads_to_ends(shuffled(grid))
+    assert not leads_to_ends(without_limits(ck.problems.two_queues(capacity=29, gamma=0.999)))
+    assert ck.solve(shuffled(grid)).objective == pytest.approx(ck.solve(grid).objective, abs=2e-6)
+
+
 def test_the_tolerance_asked_for_is_where_it_ends(monkeypatch):
     """Sweeps: a loose tolerance takes fewer of them, and no linear system is solved for the certificate."""
     cmdp, evaluated = garnet(3_000, 0.99, 5), []
@@ -123,3 +183,4 @@ def test_time_and_callbacks_end_it():
 
 def test_what_rounding_hides_is_left_to_the_others():
     assert minimise_alone(garnet(300, 0.999, 1), 1e-18, lambda: False) is None
+    assert minimise_alone(maze(60, [(59, 59)]), 1e-18, lambda: False) is None

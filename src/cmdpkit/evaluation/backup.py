@@ -113,6 +113,20 @@ def follow(cmdp: CMDP, cost: Array, value: Array, choice: Any, sweeps: int) -> A
     return value
 
 
+def improve_in_place(cmdp: CMDP, cost: Array, value: Array, choice: Any, backwards: bool, sweeps: int) -> float:
+    """A Bellman backup of a sparse model and so many sweeps of its policy that use new values at once (Gauss-Seidel).
+
+    States are taken in the order of their numbers, or `backwards`. `value` and `choice` are overwritten. Returns the
+    span of what the backup changed.
+    """
+    from cmdpkit.evaluation import kernels
+
+    heads, model = cmdp.pairs.heads, (*parts(cmdp.transitions), cost, cmdp.gamma)
+    low, high = kernels.bellman_in_place(heads, *model, value, choice, backwards)
+    kernels.follow_in_place(heads, choice, *model, value, backwards, sweeps)
+    return float(high - low)
+
+
 def induction(cmdp: CMDP, cost: Array, blocks: Sequence[int]) -> Any:
     """(S,) the best choice, by backward induction: one pass from the last of the model's blocks to the first."""
     matrix, heads = cmdp.transitions, cmdp.pairs.heads

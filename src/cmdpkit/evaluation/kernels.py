@@ -65,6 +65,46 @@ def follow(heads, choice, indptr, indices, data, cost, gamma, value, out, first,
 
 
 @njit(cache=True, nogil=True)
+def bellman_in_place(heads, indptr, indices, data, cost, gamma, value, choice, backwards):  # pragma: no cover
+    """V(s) ← min_a c(s, a) + γ Σ P V, one state after the other, and the greedy choice. The extremes of the change."""
+    states = heads.size - 1
+    low, high = np.inf, -np.inf
+    for j in range(states):
+        s = states - 1 - j if backwards else j
+        row = heads[s]
+        k = uint64(indptr[row])
+        best, arg = np.inf, row
+        for r in range(row, heads[s + 1]):
+            end = uint64(indptr[r + 1])
+            ahead = 0.0
+            while k < end:
+                ahead += data[k] * value[indices[k]]
+                k += ONE
+            q = cost[r] + gamma * ahead
+            if q < best:
+                best, arg = q, r
+        low, high = min(low, best - value[s]), max(high, best - value[s])
+        value[s], choice[s] = best, arg - row
+    return low, high
+
+
+@njit(cache=True, nogil=True)
+def follow_in_place(heads, choice, indptr, indices, data, cost, gamma, value, backwards, sweeps):  # pragma: no cover
+    """V(s) ← c(s, a) + γ Σ P V with a = choice(s), one state after the other, so many times."""
+    states = heads.size - 1
+    for _ in range(sweeps):
+        for j in range(states):
+            s = states - 1 - j if backwards else j
+            row = heads[s] + choice[s]
+            k, end = uint64(indptr[row]), uint64(indptr[row + 1])
+            ahead = 0.0
+            while k < end:
+                ahead += data[k] * value[indices[k]]
+                k += ONE
+            value[s] = cost[row] + gamma * ahead
+
+
+@njit(cache=True, nogil=True)
 def ahead_one(heads, indptr, indices, data, cost, gamma, after, values, minus, out, low, high, first, last):
     # pragma: no cover
     """new = c + γ P V′ in the rows of the states, for one column; out = new − minus · V, extremes of new − V.
