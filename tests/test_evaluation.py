@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cmdpkit as ck
-from cmdpkit.evaluation import PolicySystem, system
+from cmdpkit.evaluation import PolicySystem, sweeps, system
+from cmdpkit.evaluation import threads as threads_of
 from cmdpkit.evaluation.chain import _gathered
 from cmdpkit.evaluation.factors import VERY_NARROW, band_lu, dense_lu, is_narrow
 from models import renumbered
@@ -299,6 +300,21 @@ STAY_OR_SWAP = np.array([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]])
 HAND_REWARD = np.array([[0.0, 4.0], [2.0, 6.0]])
 SWAPS = np.array([[0.0, 1.0], [0.0, 1.0]])
 HAND_POLICY = np.array([[0.75, 0.25], [0.5, 0.5]])
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_visits_in_two_halves_are_the_transposed_product(threads, monkeypatch):
+    """The halves are added up in the same way by one thread and by several."""
+    rng, states = np.random.default_rng(3), 700_000
+    to, shares = rng.integers(0, states, 5 * states, dtype=np.int32), rng.dirichlet(np.ones(5), states)
+    chain = sp.csr_array((shares.ravel(), to, 5 * np.arange(states + 1, dtype=np.int32)), shape=(states, states))
+    visits, out = rng.random(states), np.empty(states)
+    assert chain.nnz >= sweeps.MANY
+    monkeypatch.setattr(threads_of, "helpers", lambda: threads - 1)
+    sweeps._compiled_flow(chain)(visits, out)
+    half = states // 2
+    first, rest = chain[:half].T @ visits[:half], chain[half:].T @ visits[half:]
+    np.testing.assert_array_equal(out, first + rest)
 
 
 @pytest.mark.parametrize("path", ["dense", "sparse, dense LU", "sparse, sparse LU"])

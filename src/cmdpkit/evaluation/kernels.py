@@ -11,7 +11,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, uint64
 
-ONE = np.uint64(1)
+from cmdpkit.evaluation.prefetch import AHEAD, prefetch
+
+ONE, FAR = np.uint64(1), np.uint64(AHEAD)
 
 
 @njit(cache=True, nogil=True)
@@ -137,13 +139,17 @@ def ahead_four(heads, indptr, indices, data, cost, gamma, after, values, minus, 
     l0 = l1 = l2 = l3 = np.inf
     h0 = h1 = h2 = h3 = -np.inf
     row = heads[first]
-    k = uint64(indptr[row])
+    k, stop = uint64(indptr[row]), uint64(indptr[heads[last]])
+    far = k + FAR
     for s in range(first, last):
         v0, v1, v2, v3 = values[s, 0], values[s, 1], values[s, 2], values[s, 3]
         for _ in range(heads[s + 1] - row):
             a0 = a1 = a2 = a3 = 0.0
             end = uint64(indptr[row + 1])
             while k < end:
+                if far < stop:
+                    prefetch(after, uint64(indices[far]))
+                    far += ONE
                 p, t = data[k], indices[k]
                 a0 += p * after[t, 0]
                 a1 += p * after[t, 1]
@@ -308,12 +314,12 @@ def fill_mixed(heads, indptr, indices, data, weights, starts, to, values, first,
 
 
 @njit(cache=True, nogil=True)
-def flow(indptr, indices, data, visits, out):  # pragma: no cover
-    """out = P_πᵀ x, without the transposed matrix."""
+def flow(indptr, indices, data, visits, out, first, last):  # pragma: no cover
+    """out = P_πᵀ x for the visits x to some of the states, without the transposed matrix."""
     for s in range(out.size):
         out[s] = 0.0
-    k = uint64(indptr[0])
-    for s in range(visits.size):
+    k = uint64(indptr[first])
+    for s in range(first, last):
         x = visits[s]
         end = uint64(indptr[s + 1])
         while k < end:

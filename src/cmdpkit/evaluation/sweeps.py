@@ -15,12 +15,16 @@ import numpy as np
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import looking_ahead, padded, padded_width, parts
 from cmdpkit.evaluation.patience import Hurry, breathe
+from cmdpkit.evaluation.threads import in_blocks
 
 TRIAL = 30
 """Number of sweeps after which the contraction is measured, over the last ten."""
 
 SHORT_TRIAL = 15
 """The same where time is up, over the last two."""
+
+BRIEF = 8
+"""The same where values to a few digits will do, over the last five."""
 
 FIRST_TRIAL, HOPELESS = 10, 3.0
 """After so many sweeps it is seen whether more than so many times those that are allowed would be needed."""
@@ -30,6 +34,9 @@ FEW = 60
 
 DAMPING = 0.9
 """Sweeps of a long-run average keep a tenth of the old values, without which a periodic chain would not converge."""
+
+MANY = 3_000_000
+"""From this many entries on visits are swept in two halves."""
 
 PATIENCE = 5
 """Number of sweeps without progress after which the error is taken to be rounding."""
@@ -129,7 +136,7 @@ class Watch:
 
     def is_sure(self) -> bool:
         """Whether few sweeps more would be enough; they then count as made."""
-        if len(self.errors) == SHORT_TRIAL and self._needed(5) <= FEW:
+        if len(self.errors) == BRIEF and self._needed(5) <= FEW:
             self.reached = True
         return self.reached
 
@@ -148,18 +155,21 @@ def sweep_occupancy(
     chain: Any, gamma: float, initial: Array, guess: Array | None, accuracy: float, most: float, compiled: bool
 ) -> Swept:
     """x = ρ + γ P_πᵀ x, to within `accuracy` of its total mass."""
-    visits = initial / (1.0 - gamma) if guess is None else guess
-    flow = _compiled_flow(chain) if compiled else chain.T.__matmul__
+    visits = initial / (1.0 - gamma) if guess is None else guess.copy()
+    flow, after = (_compiled_flow if compiled else _plain_flow)(chain), np.empty_like(visits)
     watch, hurry = Watch(most), Hurry()
     while True:
         breathe()
-        moved = flow(visits)
+        flow(visits, after)
         # The mass must balance, Σx = Σρ + γ Σ P_πᵀ x: scale x so that it does
-        scale = initial.sum() / (visits.sum() - gamma * moved.sum())
-        after = initial + (gamma * scale) * moved
+        scale = initial.sum() / (visits.sum() - gamma * after.sum())
+        after *= gamma * scale  # in place: fresh arrays of a large model are slow to come by
+        after += initial
+        visits *= scale
+        visits -= after
         # |x − x^π| ≤ |r| / (1 − γ) in the 1-norm, and the mass is 1 / (1 − γ)
-        error = float(np.abs(after - scale * visits).sum() / accuracy)
-        visits = after
+        error = float(np.abs(visits, out=visits).sum() / accuracy)
+        visits, after = after, visits
         if error <= 1.0 or watch.gives_up(error) or watch.may_end(hurry):
             return Swept(visits, error <= 1.0 or watch.reached)
 
@@ -191,12 +201,13 @@ def sweep_gains(
 def sweep_stationary(chain: Any, start: Array, accuracy: float, most: float, compiled: bool) -> Swept:
     """μ = P_πᵀ μ with Σ μ = 1, for a chain with one recurrent class, to within about `accuracy`."""
     visits, last = start / start.sum(), 0.0
-    flow = _compiled_flow(chain) if compiled else chain.T.__matmul__
+    flow, moved = (_compiled_flow if compiled else _plain_flow)(chain), np.empty_like(visits)
     allowed = max(accuracy, 16.0 * float(np.finfo(float).eps))
     watch, hurry = Watch(most), Hurry()
     while True:
         breathe()
-        after = DAMPING * flow(visits) + (1.0 - DAMPING) * visits
+        flow(visits, moved)
+        after = DAMPING * moved + (1.0 - DAMPING) * visits
         after /= after.sum()
         moved = float(np.abs(after - visits).sum())
         # What is left is a geometric series of such steps
@@ -207,13 +218,27 @@ def sweep_stationary(chain: Any, start: Array, accuracy: float, most: float, com
             return Swept(visits, error <= 1.0 or watch.reached)
 
 
+def _plain_flow(chain: Any) -> Any:
+    def flow(visits: Array, out: Array) -> None:
+        out[...] = chain.T @ visits
+
+    return flow
+
+
 def _compiled_flow(chain: Any) -> Any:
+    """P_πᵀ x. From a certain size on two halves of the states are added up, whether two threads compute them or one."""
     from cmdpkit.evaluation import kernels
 
-    matrix, out = parts(chain), np.empty(chain.shape[0])
+    matrix, states = parts(chain), chain.shape[0]
+    halves = 2 if chain.nnz >= MANY else 1
+    other = np.empty(states if halves == 2 else 0)
 
-    def flow(visits: Array) -> Array:
-        kernels.flow(*matrix, visits, out)
-        return out
+    def flow(visits: Array, out: Array) -> None:
+        def from_some(first: int, last: int) -> None:
+            kernels.flow(*matrix, visits, other if first else out, first, last)
+
+        in_blocks(from_some, states, chain.nnz, halves)
+        if halves == 2:
+            out += other
 
     return flow

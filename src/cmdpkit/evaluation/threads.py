@@ -44,11 +44,15 @@ class Pace:
 PACE = Pace()
 
 
-def in_blocks(run: Callable[[int, int], T], states: int, work: int) -> list[T]:
-    """Call run(first, last) for consecutive blocks of all states, with threads where that is faster."""
-    blocks = min(max(1, work // BLOCK), states)
+def in_blocks(run: Callable[[int, int], T], states: int, work: int, blocks: int | None = None) -> list[T]:
+    """Call run(first, last) for consecutive blocks of all states, with threads where that is faster.
+
+    There are as many blocks as suit the work, unless their number is given.
+    """
+    few = work < 3 * BLOCK or blocks == 1
+    blocks = min(max(1, work // BLOCK), states) if blocks is None else blocks
     bounds = [states * b // blocks for b in range(blocks + 1)]
-    if blocks < 3 or helpers() == 0:
+    if few or helpers() == 0:
         return [run(first, last) for first, last in pairwise(bounds)]
     together = PACE.together()
     started = time.perf_counter()

@@ -338,7 +338,7 @@ class Shard:
 
     def _flow(self) -> Messages:
         self._moved = np.empty(self.size)
-        kernels.flow(*parts(self.chain), self.visits, self._moved)
+        kernels.flow(*parts(self.chain), self.visits, self._moved, 0, self.visits.size)
         return self._send_back(self._moved)
 
     def occupy(self, _: Inbox, weight: float, name: str, fresh: bool) -> tuple[None, Messages]:

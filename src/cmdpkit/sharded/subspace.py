@@ -87,7 +87,7 @@ class SubspaceShard(Shard):
         residual = self._formed(form)
         self._moved = np.empty(self.size)
         vector = np.ascontiguousarray(self._basis[self._count - 1, :, 0])
-        kernels.flow(*parts(self.chain), vector, self._moved)
+        kernels.flow(*parts(self.chain), vector, self._moved, 0, vector.size)
         found = None if residual is None else self._measured(residual, self._squares(residual))
         return found, self._send_back(self._moved)
 
