@@ -23,7 +23,7 @@ TRIAL = 30
 SHORT_TRIAL = 15
 """The same where time is up, over the last two."""
 
-BRIEF = 8
+BRIEF = 6
 """The same where values to a few digits will do, over the last five."""
 
 FIRST_TRIAL, HOPELESS = 10, 3.0

@@ -41,6 +41,10 @@ MANY = 100_000
 SWEPT = 4
 """Sweeps of one policy between two Bellman backups of a large model: together they take as long (measured)."""
 
+SINGLE, COARSE, HUGE = float(np.finfo(np.float32).eps), 100.0, 1e30
+"""Relative rounding error of single precision. It is used while backups change values by so many times what it rounds,
+and where no value comes near the ends of its range."""
+
 ROUGH = 1e-4
 """Values of the first policy of a large model are found to this part of their largest."""
 
@@ -218,17 +222,23 @@ class Oracle:
         Only L_w itself is swept, one number per state, and no policy is evaluated to the end: with TV the Bellman
         backup of V, the values of the greedy policy are at most TV + Σ_{k≥1} γᵏ max (TV − V), and those of the best one
         at least the same with the minimum. The policy is None where that takes too many backups.
+
+        Far from the end values are kept in single precision, which halves the memory that is read at random. A bound
+        holds for any V, so also for a rounded one: sums and backups are in double precision.
         """
         cmdp, choice = self.cmdp, np.zeros(self.cmdp.states, dtype=np.int32) if self.choice is None else self.choice
         cost, offset = weights @ cmdp.costs, float(weights[1:] @ cmdp.offsets)
         tail, bound = cmdp.gamma / (1.0 - cmdp.gamma), -np.inf
+        largest = float(np.abs(weights) @ cmdp.cost_sizes) / (1.0 - cmdp.gamma)
+        noise = SINGLE * largest if 1.0 / HUGE < largest < HUGE else np.inf
         for _ in range(MOST_BACKUPS):
             backup = bellman(cmdp, cost, value, choice)
             bound, choice = max(bound, bound_from_backup(cmdp, weights, value, backup)), backup.choice
             most = float(cmdp.initial @ backup.values) + tail * backup.highest - offset
             if most - bound <= gap or most < hopeless or self.stop():
                 return bound, choice
-            value = follow(cmdp, cost, backup.values, choice, SWEPT)
+            rough = COARSE * noise < backup.highest - backup.lowest
+            value = follow(cmdp, cost, backup.values.astype(np.float32) if rough else backup.values, choice, SWEPT)
         return bound, None
 
     def glance(
