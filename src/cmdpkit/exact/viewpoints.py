@@ -13,7 +13,7 @@ from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.local import Blend, Viewpoint
 
 VISITS_ACCURACY, OF_MANY = 1e-4, 1e-3
-"""State visits of a viewpoint, relative, and those of a large model whose chains mix: it takes no more steps (measured)."""
+"""State visits of a viewpoint, relative, and those of a large model whose chains mix: no more steps are taken then."""
 
 
 SHARPER = 0.1
