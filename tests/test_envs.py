@@ -24,6 +24,7 @@ from cmdpkit.envs import (
 )
 from cmdpkit.envs.acrobot_kernels import step_parallel
 from cmdpkit.envs.batch import lean_batch
+from cmdpkit.envs.costs import as_reward
 
 NAME = "cmdpkit/ConstrainedAcrobot-v0"
 MANY_STEPS = 10**9  # windows that never end
@@ -590,3 +591,9 @@ def test_wrapping_writes_no_message_in_a_step(monkeypatch):
     env.reset(seed=0)
     monkeypatch.setattr(Step, "__repr__", lambda self: pytest.fail("formatted"))
     assert env.step(0)[-1]["cost"] == 1.0
+
+
+def test_rewards_without_dimensions_are_numbers():
+    torch = pytest.importorskip("torch")
+    for reward in (np.float32(0.5), np.array(0.5), torch.tensor(0.5)):
+        assert as_reward(reward, "env") == 0.5

@@ -229,7 +229,8 @@ def _checked(costs: Any, what: Callable[[], str]) -> float | Array:
 
 
 def as_reward(reward: Any, env: Any) -> float:
-    if isinstance(reward, NUMBERS) or (isinstance(reward, np.ndarray) and reward.ndim == 0):
+    # Text and None have no `__float__`; arrays and tensors without dimensions have one
+    if isinstance(reward, NUMBERS) or (hasattr(reward, "__float__") and np.ndim(reward) == 0):
         return float(reward)
     fix = ": return reward.item()" if np.size(reward) == 1 and np.ndim(reward) else ""
     raise TypeError(
