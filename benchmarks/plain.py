@@ -54,7 +54,7 @@ def inventory(states: int, seed: int) -> ck.CMDP:
 FAMILIES = {
     "random graph": (garnet, (1_000, 10_000, 90_000)),
     "two queues": (tandem, (2_500, 10_000, 90_000)),
-    "grid": (grid, (2_500, 10_000)),
+    "grid": (grid, (2_500, 10_000, 40_000)),
     "inventory": (inventory, (300, 1_000)),
 }
 """Models, and their sizes."""
@@ -65,7 +65,7 @@ SLOW = 1.0
 TOO_SLOW = 5.0
 """One that took longer than this is not run on the larger models of a family."""
 
-LARGEST_FILE = 10_000
+LARGEST_FILE = 40_000
 """Storm reads files; those of larger models take minutes to write."""
 
 NO_END = {"grid": ("policy_iteration",), "random graph": ("policy_iteration",)}
