@@ -210,6 +210,12 @@ def test_ar_cpo_takes_one_weight_per_multiplier():
     np.testing.assert_allclose(v, weights * lam, atol=1e-4)
 
 
+def test_ar_cpo_with_a_weight_that_leaves_no_room_for_multipliers():
+    """κ is 1 by rounding: prices stay at zero, and nothing is divided by 1 − κ."""
+    result = ck.solve(PAPER, "ar-cpo", entropy=0.1, dual_weight=1e20, max_iterations=50, tol=0.0)
+    assert (abs(result.history["multipliers"]) < 1e-15).all()
+
+
 @pytest.mark.parametrize("method", ["ar-cpo", "accelerated-npg"])
 @pytest.mark.parametrize("cmdp", FEASIBLE)
 def test_without_much_entropy_they_end_near_the_optimum_of_the_lp(method, cmdp):

@@ -7,6 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 
+import cmdpkit as ck
 from cmdpkit.checks import check_count, check_multipliers, digest
 from cmdpkit.files import load_arrays, load_tensors, save_arrays, save_tensors, write_csv, write_whole
 
@@ -104,3 +105,10 @@ def test_a_header_that_numpy_cannot_parse_is_refused(tmp_path):
         archive.writestr("kind.npy", header + bytes(16))
     with pytest.raises(ValueError, match="not a readable cmdpkit file"):
         load_arrays(path, "model")
+
+
+def test_archives_with_a_comment_are_read(tmp_path):
+    ck.problems.paper().save(tmp_path / "model.npz")
+    with zipfile.ZipFile(tmp_path / "model.npz", "a") as archive:
+        archive.comment = b"made on a Tuesday"
+    assert ck.CMDP.load(tmp_path / "model.npz").states == 20

@@ -112,7 +112,8 @@ def _read_arrays(path: PathLike, wanted: Iterable[str] | None = None) -> dict[st
             stored = np.load(file, allow_pickle=False)
             if not isinstance(stored, np.lib.npyio.NpzFile):
                 raise ValueError("a single array, not an .npz archive")
-            file.seek(-END, 2)
+            comment = stored.zip.comment if stored.zip else b""
+            file.seek(-END - len(comment), 2)
             count = int.from_bytes(file.read(END)[10:12], "little")
             if count != len(stored.files):  # a damaged length hides the entries that follow
                 raise ValueError(f"its directory shows {len(stored.files)} of {count} entries")

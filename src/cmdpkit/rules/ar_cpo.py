@@ -79,6 +79,8 @@ class ARCPO:
     def _ahead(self, state: State) -> ConstraintArray:
         # λ̲ₖ = ((1 − αₖ) λ̄ₖ₋₁ + (αₖ − κ) λₖ₋₁) / (1 − κ)
         alpha, kappa = state.share, state.concavity
+        if kappa == 1.0:  # by rounding, with a weight so large that α = 1 as well
+            return state.moved
         return np.asarray(((1.0 - alpha) * state.multipliers + (alpha - kappa) * state.moved) / (1.0 - kappa))
 
     def propose(self, state: State, view: View) -> tuple[Weights, State]:
