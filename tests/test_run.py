@@ -286,21 +286,21 @@ class FarView(View):
 
 
 def test_growing_steps_by_hand():
-    """Both steps triple while the optimum is far; scales 4 and 2, γ = 0.9: steps 1/4 and 0.1·4/2² at first."""
+    """Both steps triple while the optimum is far; scales 4 and 2, γ = 0.9: steps 10/4 and 10·0.1·4/2² at first."""
     view = FarView(0.0, np.array([3.0]), np.array([4.0, 2.0]), 0.9)
     rule = GrowingPMDPD()
     state = rule.start(view)
-    assert (state.step, state.eta_dual[0]) == (pytest.approx(0.25), pytest.approx(0.1))
+    assert (state.step, state.eta_dual[0]) == (pytest.approx(2.5), pytest.approx(1.0))
     state = rule.observe(state, view)
-    assert (state.step, state.eta_dual[0]) == (pytest.approx(0.75), pytest.approx(0.3))
+    assert (state.step, state.eta_dual[0]) == (pytest.approx(7.5), pytest.approx(3.0))
     # greedy gain 1, no multiplier, violation 3 in units of 4/2
     assert state.distance == pytest.approx(1.0 + 0.0 + 6.0)
     slack = FarView(0.0, np.array([-3.0]), np.array([4.0, 2.0]), 0.9)
     assert rule.observe(state._replace(multipliers=np.array([0.5])), slack).distance == pytest.approx(1.0 + 1.5)
-    # the implicit step in which nothing responds is the explicit one, in the user's units: λ + η′ V = 0 + 0.1 · 3
+    # the implicit step in which nothing responds is the explicit one, in the user's units: λ + η′ V = 0 + 1 · 3
     weights, _ = rule.propose(rule.start(view), FlatView(0.0, np.array([3.0]), np.array([4.0, 2.0]), 0.9))
-    assert weights.constraints[0] == pytest.approx(0.3)
-    assert weights.step == pytest.approx(0.25)
+    assert weights.constraints[0] == pytest.approx(3.0)
+    assert weights.step == pytest.approx(2.5)
 
 
 class FlatView(FarView):

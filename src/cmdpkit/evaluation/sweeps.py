@@ -209,11 +209,11 @@ def sweep_stationary(chain: Any, start: Array, accuracy: float, most: float, com
         flow(visits, moved)
         after = DAMPING * moved + (1.0 - DAMPING) * visits
         after /= after.sum()
-        moved = float(np.abs(after - visits).sum())
+        change = float(np.abs(after - visits).sum())
         # What is left is a geometric series of such steps
-        rate = min(moved / last, 0.999) if last > 0.0 else 0.5
-        visits, last = after, moved
-        error = moved / (1.0 - rate) / allowed
+        rate = min(change / last, 0.999) if last > 0.0 else 0.5
+        visits, last = after, change
+        error = change / (1.0 - rate) / allowed
         if error <= 1.0 or watch.gives_up(error) or watch.may_end(hurry):
             return Swept(visits, error <= 1.0 or watch.reached)
 

@@ -52,7 +52,8 @@ def solve_deterministic(cmdp: CMDP, tol: float, budget: Budget, start: Start | N
     relaxed = with_others_behind(cmdp, solve_by_columns(cmdp, "auto", tol, budget, start), tol, budget)
     if relaxed.status is Status.INFEASIBLE:
         return relaxed
-    if relaxed.status is Status.OPTIMAL and cmdp.pairs.max(relaxed.policy.pi).min() == 1.0:
+    # A probability of 1 does not say that the others are 0: they may be too small to be seen beside it
+    if relaxed.status is Status.OPTIMAL and np.isin(relaxed.policy.pi, (0.0, 1.0)).all():
         bound = cmdp.sense * relaxed.certificate.bound
         return replace(relaxed, message=PROVED, deterministic_bound=bound)
     found = IntegerSolution(None)
