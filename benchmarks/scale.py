@@ -588,7 +588,7 @@ def main() -> None:
         return
     if arguments.quick and (arguments.write or arguments.page):
         parser.error("docs/benchmarks.md needs the full run")
-    rows, limit = (QUICK, 10.0) if arguments.quick else (FULL, 60.0)
+    rows, limit = (QUICK, 10.0) if arguments.quick else (FULL, 40.0)
     lasting = arguments.write or arguments.page or arguments.draw
     folder = DOCS / "results" if lasting else DOCS.parent / "out"
     folder.mkdir(exist_ok=True)
