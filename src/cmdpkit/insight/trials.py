@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -26,17 +26,6 @@ EVALUATED = 200
 
 TRAINED = "trained"
 """Status of a training run that made all its iterations."""
-
-
-class Trial(Protocol):
-    """What methods are run on, with what is known about it."""
-
-    name: str
-    constraints: list[Any]
-    maximise: bool
-    possible: dict[int, tuple[float, float]]  # of the objective (0) and of the values (1..m), where known
-
-    def run(self, label: str, method: Any, seed: int, options: Mapping[str, Any]) -> Run: ...
 
 
 class ModelTrial:

@@ -72,17 +72,6 @@ class Outlook(NamedTuple):
     variances: Array  # (N, m + 1) of their errors
 
 
-class Estimator(Protocol):
-    """Values of a policy in the internal sign convention: V_0..V_m, and Q of a mix of costs plus a cost per state."""
-
-    meter: Meter
-    fresh: bool  # whether errors of different estimates are independent
-
-    def values(self, policy: TabularPolicy) -> Array: ...
-    def outlook(self, policy: TabularPolicy) -> Outlook: ...
-    def action_values(self, policy: TabularPolicy, weights: Array, divergence: Array, inner_steps: int) -> Array: ...
-
-
 class Rollouts:
     """The estimators of Algorithm 2: M independent rollouts per pair, and from the initial distribution."""
 
