@@ -21,8 +21,11 @@ from cmdpkit.model import StagedTransitions
 HUB = 8.0
 """A state with so many times the neighbours of an average one is a hub: the centre of a star, a common restart."""
 
-SAMPLE, SHARED = 50, 0.7
+SAMPLE, SHARED = 20, 0.7
 """States sampled for shared successors, and the fraction of entries below which those of all states are added up."""
+
+SINGLE = 1.2
+"""Up to so many actions per state on average there are few successors to add up, whatever they are."""
 
 
 def chosen_chain(cmdp: Any, choice: Any) -> Any:
@@ -73,6 +76,8 @@ def _gathered(matrix: Any, heads: Any, weights: Array) -> Any:
 
 def _shares_successors(matrix: Any, first: Any, weights: Array) -> bool:
     """Whether the actions that are taken lead to the same states, in a sample: then adding them up pays off."""
+    if np.count_nonzero(weights) <= SINGLE * (first.size - 1):
+        return False
     states = np.arange(0, first.size - 1, max(1, (first.size - 1) // SAMPLE))
     counts = first[states + 1] - first[states]
     rows = np.repeat(first[states] - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())

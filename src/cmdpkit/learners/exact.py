@@ -63,6 +63,7 @@ class ExactLearner:
         self.fixed_anchor = fixed_anchor
         self.natural = natural
         self.floor = floor
+        self.is_large = is_compiled(cmdp.transitions)  # then tables are given up where that costs little
         self.accuracy = 0.0  # relative error allowed in evaluations; 0 means up to rounding
         self._plan = Plan()
         self._largest_values = cmdp.cost_sizes / cmdp.step_weight
@@ -75,11 +76,6 @@ class ExactLearner:
         self._centre: TabularPolicy | None = None  # π̂, the second policy of optimistic steps
         self.log_normaliser: StateArray | None = None  # ℓ of the last step, where it was a plain mirror step
         self.move_to(policy)
-
-    @property
-    def is_large(self) -> bool:
-        """Whether tables are given up where that costs little."""
-        return is_compiled(self.cmdp.transitions)
 
     @property
     def plan(self) -> Plan:
