@@ -191,8 +191,10 @@ def columns_of(problem: Problem, rows: Sequence[Row]) -> dict[str, Array]:
 
 def _constraint_values(problem: Problem, rows: Sequence[Row]) -> Array:
     """(K, m) values that compare with the user's limits."""
-    values = [problem.user_constraint_values(row.v) + problem.stated(problem.signs * row.lost) for row in rows]
-    return np.array(values, dtype=float).reshape(len(rows), problem.num_constraints)
+    v, lost = (np.empty((len(rows), problem.num_rows)) for _ in range(2))
+    for k, row in enumerate(rows):
+        v[k], lost[k] = row.v, row.lost
+    return np.asarray(problem.user_constraint_values(v) + problem.stated(problem.signs * lost))
 
 
 def with_averages(problem: Problem, rows: Sequence[Row]) -> dict[str, Array]:
@@ -201,9 +203,10 @@ def with_averages(problem: Problem, rows: Sequence[Row]) -> dict[str, Array]:
     k = np.arange(1, count + 1)
     v_0 = np.array([row.objective for row in rows], dtype=float)
     average = np.cumsum(np.array([row.v for row in rows], dtype=float).reshape(count, m), axis=0) / k[:, None]
-    return columns_of(problem, rows) | {
+    columns = columns_of(problem, rows)
+    return columns | {
         "average_objective": problem.sense * np.cumsum(v_0) / k + 0.0,
-        "average_constraint_values": np.cumsum(_constraint_values(problem, rows), axis=0) / k[:, None],
+        "average_constraint_values": np.cumsum(columns["constraint_values"], axis=0) / k[:, None],
         "average_violation": np.maximum(average, 0.0).max(axis=1, initial=0.0),
     }
 
