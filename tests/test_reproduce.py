@@ -160,20 +160,36 @@ def test_robots_are_run_with_several_methods(tmp_path, monkeypatch):
     assert "2 seeds: pmd-pd 121/10.0, cpo 121/10.0" in sections[0].claims[1].measured
     assert sections[0].commands == ("velocity --seeds 2 --robot Hopper --robot Swimmer --method pmd-pd --method cpo",)
     before = read_csv(tmp_path / "velocity.csv")
-    again = lambda case, seed, *_: _made_up(case, seed + 10)  # noqa: E731
-    monkeypatch.setattr(velocity, "run_once", again)
-    sections = reproduce(["velocity"], tmp_path, 1, True, plain, robots=["Hopper"])
-    assert "141 ± 1/10.0" in sections[0].claims[0].measured
-    assert "pmd-pd 141/10.0, cpo 121/10.0" in sections[0].claims[1].measured
-    assert "121 ± 1/10.0" in sections[0].claims[2].measured
-    after = read_csv(tmp_path / "velocity.csv")
-    assert (after["Swimmer cpo reward mean"] == before["Swimmer cpo reward mean"]).all()
-    assert (after["Hopper cpo reward mean"] == before["Hopper cpo reward mean"]).all()
-    assert (after["Hopper pmd-pd reward mean"] == before["Hopper pmd-pd reward mean"] + 20.0).all()
-    assert list(after) == list(before)
     monkeypatch.setattr(velocity, "run_once", lambda case, seed, *_: _made_up(case, seed + 100))
-    reproduce(["velocity"], tmp_path, 1, True, plain, methods=["cpo"], robots=["Swimmer"])
-    assert velocity.section(Settings(tmp_path)).claims[3].verdict == "does not: cpo earns 200 more"
+    reproduce(["velocity"], tmp_path, 1, True, plain, methods=["rcpo"], robots=["Swimmer"])
+    after = read_csv(tmp_path / "velocity.csv")
+    assert list(after) == [*before, *(name for name in after if name.startswith("Swimmer rcpo"))]
+    assert all((after[name] == column).all() for name, column in before.items())
+    assert velocity.section(Settings(tmp_path)).claims[3].verdict == "does not: rcpo earns 200 more"
+
+
+def test_seeds_are_added_to_those_that_a_folder_has(tmp_path, monkeypatch):
+    pytest.importorskip("mujoco")
+    rng, run = np.random.default_rng(0), []
+
+    def once(case, seed, iterations, *_):
+        run.append(seed)
+        return {"table": rng.normal(size=(iterations, 2)), "time": np.array(1.0), "steps": np.array(200)}
+
+    monkeypatch.setattr(velocity, "run_once", once)
+    monkeypatch.setattr(velocity, "ITERATIONS", 30)
+    monkeypatch.setattr(
+        velocity, "run_all", lambda jobs, *_: [answers.append(once(*job)) or answers[-1] for job in jobs]
+    )
+    answers: list[dict[str, np.ndarray]] = []
+    for seeds in (2, 5, 5):
+        velocity.run(Settings(tmp_path, seeds, robots=("Ant",)))
+    assert run == [10, 11, 12, 13, 14]
+    tables, data = np.array([answer["table"] for answer in answers]), read_csv(tmp_path / "velocity.csv")
+    np.testing.assert_allclose(data["Ant pmd-pd cost mean"], tables[:, :, 1].mean(axis=0), atol=2e-3)
+    np.testing.assert_allclose(data["Ant pmd-pd reward std"], tables[:, :, 0].std(axis=0), atol=2e-3)
+    rows = read_csv(tmp_path / "velocity_seeds.csv")
+    np.testing.assert_allclose(rows["reward"], tables[:, -velocity.LAST :, 0].mean(axis=1), atol=1e-3)
 
 
 def test_runs_of_another_length_are_not_kept(tmp_path, monkeypatch):

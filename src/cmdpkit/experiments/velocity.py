@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -86,55 +86,82 @@ def run(settings: Settings) -> None:
         )
         small = {"steps": 50, "num_envs": 2, "hidden": [8]}
     cases = [(robot, method) for robot in robots for method in settings.methods]
-    runs = [(case, seed) for case in cases for seed in range(FIRST, FIRST + seeds)]
-    jobs = [(case, seed, iterations, _place(folder, *case, seed), small) for case, seed in runs]
-    answers = run_all(jobs, settings, "velocity", run_once)
+    ends, curves = _known(settings.folder, iterations)
+    wanted = [(case, seed) for case in cases for seed in range(FIRST, FIRST + seeds)]
+    jobs = [
+        (case, seed, iterations, _place(folder, *case, seed), small)
+        for case, seed in wanted
+        if (*case, seed) not in ends
+    ]
+    for (case, seed, *_), answer in zip(jobs, run_all(jobs, settings, "velocity", run_once), strict=True):
+        last = answer["table"][-LAST:].mean(axis=0).round(3)
+        ends[*case, seed] = (*last.tolist(), round(float(answer["time"]), 1), int(answer["steps"]))
+        curves[case] = curves.get(case, NONE).joined(answer["table"])
+    _write(settings.folder, ends, curves)
+
+
+class Curves(NamedTuple):
+    """Reward and cost (K, 2) of the iterations, over some seeds."""
+
+    seeds: int
+    mean: Any
+    std: Any
+
+    def joined(self, table: Array) -> Curves:
+        """With one seed more."""
+        n = self.seeds + 1
+        away = table - self.mean
+        # mean_n = mean + away/n,   n var_n = (n − 1) (var + away²/n)
+        return Curves(n, self.mean + away / n, np.sqrt((n - 1) / n * (self.std**2 + away**2 / n)))
+
+
+NONE = Curves(0, 0.0, 0.0)
+Case = tuple[str, str]
+"""Robot and method."""
+Ends = dict[tuple[str, str, int], tuple[Any, ...]]
+"""By robot, method and seed: reward and cost at the end, seconds, and steps."""
+
+
+def _known(folder: Path, iterations: int) -> tuple[Ends, dict[Case, Curves]]:
+    """The runs that the folder has, if they were as long. Their seeds are not run again."""
+    if not (folder / DATA).exists():
+        return {}, {}
+    data, rows = read_csv(folder / DATA), read_csv(folder / SEEDS_DATA)
+    if len(data["iteration"]) != iterations:
+        return {}, {}
+    ends: Ends = {
+        (str(robot), str(method), int(seed)): (*numbers, int(steps))
+        for robot, method, seed, *numbers, steps in zip(*rows.values(), strict=True)
+    }
+    curves = {}
+    for case in {case[:2] for case in ends}:
+        mean, std = (
+            np.stack([data[" ".join((*case, quantity, what))] for quantity in ("reward", "cost")], axis=1)
+            for what in ("mean", "std")
+        )
+        curves[case] = Curves(sum(end[:2] == case for end in ends), mean, std)
+    return ends, curves
+
+
+def _write(folder: Path, ends: Ends, curves: dict[Case, Curves]) -> None:
+    columns: dict[str, Any] = {"iteration": np.arange(1, len(next(iter(curves.values())).mean) + 1)}
+    for case in sorted(curves, key=_rank):
+        for i, quantity in enumerate(("reward", "cost")):
+            columns[" ".join((*case, quantity, "mean"))] = curves[case].mean[:, i].round(3)
+            columns[" ".join((*case, quantity, "std"))] = curves[case].std[:, i].round(3)
     rows: dict[str, list[Any]] = {
         name: [] for name in ("robot", "method", "seed", "reward", "cost", "seconds", "steps")
     }
-    columns: dict[str, Any] = {"iteration": np.arange(1, iterations + 1)}
-    for (case, seed, *_), answer in zip(jobs, answers, strict=True):
-        ends = answer["table"][-LAST:].mean(axis=0).round(3)
-        append_row(rows, (*case, seed, *ends, round(float(answer["time"]), 1), int(answer["steps"])))
-    for i, (robot, method) in enumerate(cases):
-        tables = np.array([answer["table"] for answer in answers[i * seeds : (i + 1) * seeds]])
-        for j, quantity in enumerate(("reward", "cost")):
-            columns[f"{robot} {method} {quantity} mean"] = tables[:, :, j].mean(axis=0).round(3)
-            columns[f"{robot} {method} {quantity} std"] = tables[:, :, j].std(axis=0).round(3)
-    _keep_others(settings, columns, rows, set(cases))
-    order = np.lexsort((rows["seed"], [_rank((r, m)) for r, m in zip(rows["robot"], rows["method"], strict=True)]))
-    write_csv(settings.folder / DATA, dict(sorted(columns.items(), key=lambda item: _rank(_case(item[0])))))
-    write_csv(settings.folder / SEEDS_DATA, {name: [column[i] for i in order] for name, column in rows.items()})
+    for end in sorted(ends, key=lambda end: (_rank(end[:2]), end[2])):
+        append_row(rows, (*end, *ends[end]))
+    write_csv(folder / DATA, columns)
+    write_csv(folder / SEEDS_DATA, rows)
 
 
-def _keep_others(
-    settings: Settings, columns: dict[str, Any], rows: dict[str, list[Any]], cases: set[tuple[str, str]]
-) -> None:
-    """Add what the folder has of other robots and methods, if these runs were as long."""
-    if not (settings.folder / DATA).exists():
-        return
-    curves = read_csv(settings.folder / DATA)
-    if len(curves["iteration"]) != len(columns["iteration"]):
-        return
-    kept = read_csv(settings.folder / SEEDS_DATA)
-    kept |= {name: kept[name].astype(int) for name in ("seed", "steps")}
-    for i, case in enumerate(zip(kept["robot"], kept["method"], strict=True)):
-        if case not in cases:
-            append_row(rows, [column[i] for column in kept.values()])
-    for name, column in curves.items():
-        if name != "iteration" and _case(name) not in cases:
-            columns[name] = column
-
-
-def _case(column: str) -> tuple[str, str]:
-    """Robot and method of a column of the data; two empty names of the first one."""
-    return ("", "") if column == "iteration" else tuple(column.split(" ")[:2])  # type: ignore[return-value]
-
-
-def _rank(case: tuple[str, str]) -> int:
+def _rank(case: Case) -> int:
     """The order of robots, and of methods with PMD-PD in front."""
-    robots, methods = list(SPEEDS), ["pmd-pd", *(name for name in names("neural") if name != "pmd-pd")]
-    return -1 if not case[0] else robots.index(case[0]) * len(methods) + methods.index(case[1])
+    robots, methods = list(SPEEDS), names("neural")
+    return robots.index(case[0]) * len(methods) + methods.index(case[1])
 
 
 def _place(folder: Path, robot: str, method: str, seed: int) -> Path:
@@ -143,7 +170,7 @@ def _place(folder: Path, robot: str, method: str, seed: int) -> Path:
 
 def plot(settings: Settings) -> None:
     data = read_csv(settings.folder / DATA)
-    cases = [_case(name) for name in data if name.endswith("reward mean")]
+    cases = [tuple(name.split(" ")[:2]) for name in data if name.endswith("reward mean")]
     robots, style = list(dict.fromkeys(robot for robot, _ in cases)), styles([method for _, method in cases])
     drawing, axes = figure(columns=2, rows=len(robots))
     for robot, method in cases:
