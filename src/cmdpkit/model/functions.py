@@ -13,7 +13,8 @@ import numpy as np
 from cmdpkit.checks import check_count, check_number
 from cmdpkit.model.exploration import OBJECTIVE, Progress, Report, explore
 from cmdpkit.model.limits import Limit
-from cmdpkit.model.listing import IntArray, Listing, assemble, indices_of, limit_columns, limit_list
+from cmdpkit.model.listing import IntArray, Listing, assemble
+from cmdpkit.model.references import indices_of, limit_columns, limit_list
 from cmdpkit.model.vectorised import explore_arrays
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import numpy as np
 from cmdpkit.checks import StateArray
 from cmdpkit.model.exploration import OBJECTIVE
 from cmdpkit.model.functions import named_costs
-from cmdpkit.model.listing import Listing, assemble, initial_distribution, suggestion
+from cmdpkit.model.listing import Listing, assemble
+from cmdpkit.model.references import initial_distribution, suggestion
 
 if TYPE_CHECKING:
     from cmdpkit.model.cmdp import CMDP

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from cmdpkit.model.listing import IntArray, suggestion
+from cmdpkit.model.listing import IntArray
 from cmdpkit.model.pairs import Distinct
 from cmdpkit.model.reading import Table, plain_column
+from cmdpkit.model.references import suggestion
 
 LONG_COLUMN = 100_000
 """Entries from which pandas numbers labels, if it is in use."""

@@ -6,24 +6,18 @@ into the arguments of `CMDP`. Errors name the row, the state and the action in t
 
 from __future__ import annotations
 
-import difflib
-import warnings
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.sparse.csgraph import breadth_first_order
 
-from cmdpkit.checks import ROW_SUM_TOLERANCE, Array, StateArray, check_initial
-from cmdpkit.model.limits import Limit
+from cmdpkit.checks import ROW_SUM_TOLERANCE, Array, StateArray, such_entries
+from cmdpkit.model.references import SHOWN, name_of, named_limits, some, suggestion
 
 IntArray = NDArray[np.int64]
-
-SHOWN = 5
-"""How many states or rows an error message names before it only counts them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,19 +96,6 @@ class Parts:
         """A quantity in the shape of pair tables: (S, A) if all pairs exist, otherwise (N,)."""
         column = self.quantities[name]
         return column.reshape(self.states, self.actions) if self.is_full else column
-
-
-def name_of(labels: Sequence[Hashable] | None, index: Any) -> str:
-    return repr(labels[int(index)]) if labels is not None else str(int(index))
-
-
-def some(names: Iterable[str], count: int) -> str:
-    """The first names of a list, and how many more there are."""
-    shown = ", ".join(name for name, _ in zip(names, range(SHOWN), strict=False))
-    return shown if count <= SHOWN else f"{shown} and {count - SHOWN} more"
-
-
-# -- from rows to pairs ------------------------------------------------------------------------------------------------
 
 
 def assemble(
@@ -221,8 +202,8 @@ def _check_numbers(listing: Listing) -> None:
         percent = "; divide percentages by 100" if 1.0 < p[row] <= 100.0 else ""
         raise ValueError(
             f"{listing.where(np.array([row]))}{listing.pair_name(row)}: the probability of state "
-            f"{listing.state_name(listing.following[row])} is {p[row]} ({_entries(bad)}); it must be a number from 0 "
-            f"to 1{percent}"
+            f"{listing.state_name(listing.following[row])} is {p[row]} ({such_entries(bad)}); it must be a number "
+            f"from 0 to 1{percent}"
         )
     for name, column in listing.quantities.items():
         bad = ~np.isfinite(column)
@@ -230,13 +211,8 @@ def _check_numbers(listing: Listing) -> None:
             row = int(np.flatnonzero(bad)[0])
             raise ValueError(
                 f"{listing.where(np.array([row]))}{listing.pair_name(row)}: {name} is {column[row]} "
-                f"({_entries(bad)}); every entry must be a finite number"
+                f"({such_entries(bad)}); every entry must be a finite number"
             )
-
-
-def _entries(bad: Any) -> str:
-    count = int(np.count_nonzero(bad))
-    return f"{count} such {'entry' if count == 1 else 'entries'}"
 
 
 def _check_sums(listing: Listing, pair: IntArray, pairs: int, remedy: str, merge: bool) -> None:
@@ -261,7 +237,7 @@ def _refuse_duplicates(listing: Listing, pair: IntArray) -> None:
     rows = order[at : at + 2]
     raise ValueError(
         f"{listing.where(rows)}{listing.pair_name(rows[0])}, next state "
-        f"{listing.state_name(listing.following[rows[0]])} is listed more than once ({_entries(same)}); add the "
+        f"{listing.state_name(listing.following[rows[0]])} is listed more than once ({such_entries(same)}); add the "
         "probabilities up in one row, or correct the label"
     )
 
@@ -276,146 +252,3 @@ def _expected(column: Array, probability: Array, pair: IntArray, pairs: int) -> 
     varies = np.zeros(pairs, dtype=bool)
     varies[pair[~same]] = True
     return np.where(varies, np.bincount(pair, probability * column, pairs), some_value)
-
-
-# -- limits, initial states, reachability ------------------------------------------------------------------------------
-
-
-def limit_list(constraints: Any) -> list[Any]:
-    if isinstance(constraints, (Limit, Mapping)) or not isinstance(constraints, Iterable):
-        raise TypeError(f"constraints must be a list: constraints=[AtMost(...)], not {type(constraints).__name__}")
-    return list(constraints)
-
-
-def named_limits(constraints: Any, quantities: Mapping[str, Array], noun: str = "column") -> list[Any]:
-    """The limits, with the quantity in place of its name; a limit without a name takes that of its quantity."""
-    return [_named(limit, quantities, noun) for limit in constraints]
-
-
-def _named(limit: Any, quantities: Mapping[str, Array], noun: str) -> Any:
-    if not isinstance(getattr(limit, "values", None), str):
-        return limit
-    name = limit.values
-    if name not in quantities:
-        raise ValueError(f"a limit refers to the {noun} {name!r}; {suggestion(name, list(quantities), noun + 's')}")
-    return replace(limit, values=quantities[name], name=limit.name if limit.name is not None else name)
-
-
-def named_objective(options: Mapping[str, Any], quantity: str) -> dict[str, Any]:
-    """Options in which the objective is called by its quantity, unless it has a name or a plain one."""
-    plain = quantity in ("reward", "cost") or options.get("objective_name") is not None
-    return dict(options) if plain else {**options, "objective_name": quantity}
-
-
-def limit_columns(constraints: Any) -> list[str]:
-    """The names of the columns that limits refer to, each once."""
-    names = (getattr(limit, "values", None) for limit in constraints)
-    return list(dict.fromkeys(name for name in names if isinstance(name, str)))
-
-
-def suggestion(name: Any, known: Sequence[Hashable], noun: str) -> str:
-    """What may have been meant by an unknown name."""
-    if isinstance(name, str):
-        close = difflib.get_close_matches(name, [k for k in known if isinstance(k, str)], n=1)
-        if close:
-            return f"did you mean {close[0]!r}?"
-    return f"the {noun} are {some(map(repr, known), len(known))}" if known else f"there are no {noun}"
-
-
-def initial_distribution(initial: Any, states: int, labels: Sequence[Hashable] | None) -> StateArray:
-    """A distribution from what users state: nothing (uniform), a state, probabilities per state, or a distribution."""
-    if initial is None or (labels is None and not isinstance(initial, Mapping)):
-        return check_initial(initial, states)
-    index = {label: s for s, label in enumerate(labels if labels is not None else range(states))}
-    if isinstance(initial, Mapping):
-        distribution = np.zeros(states)
-        for label, probability in initial.items():
-            distribution[_state_index(label, index)] = probability
-        return check_initial(distribution, states)
-    if isinstance(initial, Hashable) and (initial in index or not _is_distribution(initial)):
-        return check_initial(_state_index(initial, index), states)
-    return check_initial(initial, states)
-
-
-def _is_distribution(initial: Any) -> bool:
-    return (
-        isinstance(initial, (tuple, np.ndarray)) and np.ndim(initial) == 1 and np.asarray(initial).dtype.kind in "fiu"
-    )
-
-
-def _state_index(label: Hashable, index: Mapping[Hashable, int]) -> int:
-    if label not in index:
-        raise ValueError(f"initial names the state {label!r}; {suggestion(label, list(index), 'states')}")
-    return index[label]
-
-
-def indices_of(labels: Any, known: Sequence[Hashable] | None, states: int, name: str) -> list[int] | bool:
-    """Indices of the labels that an argument lists; True and False are kept."""
-    if isinstance(labels, (bool, np.bool_)):
-        return bool(labels)
-    if isinstance(labels, str) or not isinstance(labels, Iterable):
-        raise TypeError(f"{name} must be True, False or a list of states, not {labels!r}")
-    index = {label: s for s, label in enumerate(known if known is not None else range(states))}
-    found = []
-    for label in labels:
-        if label not in index:
-            raise ValueError(f"{name} names the state {label!r}; {suggestion(label, list(index), 'states')}")
-        found.append(index[label])
-    return found
-
-
-def reached(parts: Parts, initial: StateArray) -> NDArray[np.bool_]:
-    """Which states the process can be in, whatever the policy."""
-    sources = np.flatnonzero(initial)
-    if sources.size == parts.states:
-        return np.ones(parts.states, dtype=bool)
-    # The rows of a state follow one another: taken together they are the row of the state in the graph.
-    matrix = parts.transitions
-    first = np.searchsorted(parts.pair_state, np.arange(parts.states + 1))
-    indptr = np.append(matrix.indptr[first], matrix.nnz + sources.size)
-    indices = np.concatenate([matrix.indices, sources])
-    size = parts.states + 1  # the last node leads to the initial states
-    graph = sp.csr_array((np.ones(indices.size, dtype=np.int8), indices, indptr), shape=(size, size))
-    found = np.zeros(size, dtype=bool)
-    found[breadth_first_order(graph, parts.states, return_predecessors=False)] = True
-    return found[:-1]
-
-
-def without(parts: Parts, keep: NDArray[np.bool_]) -> Parts:
-    """The model restricted to states that only lead to each other."""
-    pairs = keep[parts.pair_state]
-    number = np.cumsum(keep) - 1
-    labels = parts.state_labels if parts.state_labels is not None else tuple(range(parts.states))
-    return replace(
-        parts,
-        transitions=sp.csr_array(parts.transitions[pairs][:, np.flatnonzero(keep)]),
-        pair_state=number[parts.pair_state[pairs]],
-        pair_action=parts.pair_action[pairs],
-        quantities={name: column[pairs] for name, column in parts.quantities.items()},
-        states=int(keep.sum()),
-        state_labels=tuple(labels[s] for s in np.flatnonzero(keep)),
-    )
-
-
-def settled(parts: Parts, initial: Any, unreachable: str) -> tuple[Parts, StateArray]:
-    """The initial distribution, and the parts without the states that cannot be reached if they are to be dropped."""
-    if unreachable not in ("warn", "keep", "drop", "refuse"):
-        raise ValueError(f"unreachable must be 'warn', 'keep', 'drop' or 'refuse', not {unreachable!r}")
-    distribution = initial_distribution(initial, parts.states, parts.state_labels)
-    if unreachable == "keep":
-        return parts, distribution
-    found = reached(parts, distribution)
-    if found.all():
-        return parts, distribution
-    if unreachable == "drop":
-        return without(parts, found), distribution[found]
-    lost = np.flatnonzero(~found)
-    names = some((name_of(parts.state_labels, s) for s in lost), lost.size)
-    text = (
-        f"{lost.size} of {parts.states} states cannot be reached from the initial states: {names}; check their labels, "
-        "or choose unreachable='keep' or 'drop'"
-    )
-    if unreachable == "refuse":
-        raise ValueError(text)
-    warnings.warn(text, UserWarning, stacklevel=4)
-    return parts, distribution

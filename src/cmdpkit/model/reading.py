@@ -16,7 +16,8 @@ import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.files import PathLike
-from cmdpkit.model.listing import IntArray, some, suggestion
+from cmdpkit.model.listing import IntArray
+from cmdpkit.model.references import some, suggestion
 
 SMALL_FILE = 2_000_000
 """Bytes up to which the csv module reads a file faster than pandas is imported."""

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cmdpkit.checks import refreeze
-from cmdpkit.model.listing import Listing, Parts, assemble, indices_of, named_objective, settled
+from cmdpkit.model.listing import Listing, Parts, assemble
+from cmdpkit.model.reachability import settled
 from cmdpkit.model.reading import read_table
+from cmdpkit.model.references import indices_of, named_objective
 from cmdpkit.model.tables import Own, listed, objective_column
 
 if TYPE_CHECKING:

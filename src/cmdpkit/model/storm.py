@@ -13,7 +13,8 @@ import scipy.sparse as sp
 
 from cmdpkit.checks import Array
 from cmdpkit.files import PathLike, write_whole
-from cmdpkit.model.listing import Parts, initial_distribution, limit_columns, named_objective, suggestion
+from cmdpkit.model.listing import Parts
+from cmdpkit.model.references import initial_distribution, limit_columns, named_objective, suggestion
 
 if TYPE_CHECKING:
     from cmdpkit.model.cmdp import CMDP

@@ -10,8 +10,10 @@ import scipy.sparse as sp
 
 from cmdpkit.files import PathLike, write_csv
 from cmdpkit.model.labels import encode
-from cmdpkit.model.listing import Listing, assemble, indices_of, limit_columns, named_objective, settled
+from cmdpkit.model.listing import Listing, assemble
+from cmdpkit.model.reachability import settled
 from cmdpkit.model.reading import KEYS, Table, read_table
+from cmdpkit.model.references import indices_of, limit_columns, named_objective
 
 if TYPE_CHECKING:
     from cmdpkit.model.cmdp import CMDP

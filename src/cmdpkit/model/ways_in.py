@@ -56,7 +56,7 @@ def checked(way: str, options: Mapping[str, Any], more: Iterable[str] = ()) -> d
 
     `more` are the names of further arguments, which have been taken out.
     """
-    from cmdpkit.model.listing import limit_list, suggestion
+    from cmdpkit.model.references import limit_list, suggestion
 
     known = list(ModelOptions.__annotations__)
     for name in options:
