@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 import cmdpkit as ck
-from cmdpkit.model import labels, reading
+from cmdpkit.model import encoding, reading
 from cmdpkit.model.numbering import Numbering, _Hashed
 
 # A machine: in "good" it can run or rest, in "bad" only be repaired.
@@ -104,7 +104,7 @@ def test_the_optimum_of_a_table_is_that_of_the_model_built_by_hand():
 @pytest.mark.parametrize("large", [False, True])
 def test_both_readers_of_csv_files_agree(tmp_path, monkeypatch, large):
     monkeypatch.setattr(reading, "SMALL_FILE", 0 if large else 1 << 40)
-    monkeypatch.setattr(labels, "LONG_COLUMN", 0 if large else 1 << 40)
+    monkeypatch.setattr(encoding, "LONG_COLUMN", 0 if large else 1 << 40)
     assert_same(from_table(written(tmp_path)), by_hand())
     # Words that other readers take for numbers or for missing entries; a byte order mark; spaces after commas
     lines = [

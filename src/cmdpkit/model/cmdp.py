@@ -35,9 +35,11 @@ from cmdpkit.checks import (
 from cmdpkit.files import PathLike
 from cmdpkit.model.absorbing import until_absorbed
 from cmdpkit.model.criterion import check_criterion, check_limit_criterion
+from cmdpkit.model.labels import Label, check_labels
 from cmdpkit.model.limits import Limit, check_limits, check_new_limits
-from cmdpkit.model.pairs import Label, Pairs, check_available, check_labels, check_table, initial_state
+from cmdpkit.model.pairs import Pairs, check_available, initial_state
 from cmdpkit.model.problem import Problem
+from cmdpkit.model.quantities import check_table
 from cmdpkit.model.stages import StagedTransitions, band_of, forward_blocks, is_by_stage, like_shapes, over_stages
 from cmdpkit.model.storage import load_model, save_model
 from cmdpkit.model.ways_in import WaysIn, WaysOut, spell_out

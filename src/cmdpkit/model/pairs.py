@@ -7,18 +7,13 @@ the same, and what differs (sums over the actions of a state, say) is written he
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Hashable, Iterable
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from cmdpkit.checks import Array, PairTable, as_floats, freeze, refreeze, such_entries
-
-Label = Hashable
-
+from cmdpkit.checks import Array, PairTable, refreeze
+from cmdpkit.model.labels import Label, index_of, is_hashable, labels_from_json, labels_to_json
 
 SHORT, MANY = 16, 500
 """Rows of at most so many numbers, if there are so many rows, are compared 3 to 50 times as fast column by column."""
@@ -223,10 +218,10 @@ class Pairs:
 
     def state_index(self, label: Any) -> int:
         """The number of a state, given its label; without labels, its number."""
-        return _index(label, self.state_labels, self.states, "state")
+        return index_of(label, self.state_labels, self.states, "state")
 
     def action_index(self, label: Any) -> int:
-        return _index(label, self.action_labels, self.actions, "action")
+        return index_of(label, self.action_labels, self.actions, "action")
 
     def named(self, state_labels: Any, action_labels: Any) -> Pairs:
         """The same pairs with other names."""
@@ -305,79 +300,8 @@ def check_available(available: Any, states: int, actions: int | None) -> Pairs:
     return Pairs(states, shape[1], first.astype(np.int64), action.astype(np.int32))
 
 
-class Distinct(tuple[Label, ...]):
-    """Labels that are known to be hashable, plain and all different, which need not be checked again."""
-
-
-def check_labels(labels: Any, count: int, kind: str) -> tuple[Label, ...] | None:
-    """Labels of states or actions: as many as there are, hashable, and all different."""
-    if labels is None:
-        return None
-    if isinstance(labels, Distinct) and len(labels) == count:
-        return tuple(labels)
-    if isinstance(labels, (str, bytes)) or not isinstance(labels, Iterable):
-        raise TypeError(f"{kind}_labels must be a list with one label per {kind}, not {labels!r}")
-    names = tuple(labels)
-    if any(issubclass(kind, np.generic) for kind in set(map(type, names))):  # a million labels are mostly of one type
-        names = tuple(label.item() if isinstance(label, np.generic) else label for label in names)
-    if len(names) != count:
-        raise ValueError(f"there are {len(names)} {kind}_labels, but {count} {kind}s; every {kind} needs one")
-    try:
-        different = len(set(names)) == count
-    except TypeError:
-        bad = next(label for label in names if not _is_hashable(label))
-        raise TypeError(f"the {kind} label {bad!r} is not hashable; use strings, numbers or tuples") from None
-    if not different:
-        twice = Counter(names).most_common(1)[0][0]
-        raise ValueError(f"{kind}_labels must differ; {twice!r} is used more than once")
-    return names
-
-
-def _is_hashable(label: Any) -> bool:
-    try:
-        hash(label)
-    except TypeError:
-        return False
-    return True
-
-
-def _index(label: Any, labels: tuple[Label, ...] | None, count: int, kind: str) -> int:
-    if labels is not None:
-        try:
-            return labels.index(label)
-        except ValueError:
-            near = ", ".join(map(repr, labels[:8])) + (", ..." if count > 8 else "")
-            raise ValueError(f"there is no {kind} {label!r}; the {kind}s are {near}") from None
-    if isinstance(label, (bool, np.bool_)) or not isinstance(label, (int, np.integer)) or not 0 <= label < count:
-        raise ValueError(f"{kind} {label!r} is not one of 0 to {count - 1}")
-    return int(label)
-
-
-def labels_to_json(labels: tuple[Label, ...], name: str) -> str:
-    """Labels as text: strings, numbers, True, False, None and tuples of them."""
-
-    def plain(label: Any) -> bool:
-        if isinstance(label, tuple):
-            return all(map(plain, label))
-        return label is None or isinstance(label, (str, int, float, bool))
-
-    for label in labels:
-        if not plain(label):
-            raise ValueError(
-                f"{name} hold {label!r}, a {type(label).__name__}; files take strings, numbers and tuples of them"
-            )
-    return json.dumps(labels)
-
-
-def labels_from_json(text: str, count: int, name: str) -> tuple[Label, ...] | None:
-    def tuples(label: Any) -> Any:
-        return tuple(map(tuples, label)) if isinstance(label, list) else label
-
-    return check_labels(tuples(json.loads(text)), count, name.removesuffix("_labels"))
-
-
 def initial_state(initial: Any, pairs: Pairs) -> Any:
-    """The start as numbers: a state's label becomes its index, {label: probability} a distribution."""
+    """The initial state or distribution in numbers: a label becomes an index, {label: probability} an array."""
     if isinstance(initial, dict):
         distribution = np.zeros(pairs.states)
         for label, probability in initial.items():
@@ -387,98 +311,5 @@ def initial_state(initial: Any, pairs: Pairs) -> Any:
         if isinstance(initial, str):
             raise ValueError(f"initial is {initial!r}, but the model has no state_labels; use the number of a state")
         return initial
-    known = _is_hashable(initial) and (isinstance(initial, (str, bytes)) or initial in pairs.state_labels)
+    known = is_hashable(initial) and (isinstance(initial, (str, bytes)) or initial in pairs.state_labels)
     return pairs.state_index(initial) if known else initial
-
-
-def check_table(values: Any, pairs: Pairs, transitions: Any, name: str, horizon: int | None = None) -> PairTable:
-    """A finite number for every pair, from an array of shape (S, A), (S,), (S, A, S) or (N,).
-
-    With a horizon, also one such table for each stage: (T, S, A), (T, S, A, S), or a list of T arrays. The result has
-    the stage as its first axis then, as it has where the transitions differ between stages and the table depends on
-    the next state.
-    """
-    if sp.issparse(values):
-        raise TypeError(f"{name} must be a dense array of shape {(pairs.states, pairs.actions)}; call .toarray() on it")
-    tables = _by_stage(values, pairs, name, horizon)
-    if tables is None and isinstance(transitions, tuple) and _is_by_next(np.shape(values), pairs):
-        tables = [values] * len(transitions)
-    if tables is None:
-        matrix = transitions[0] if isinstance(transitions, tuple) else transitions
-        return freeze(_check_one(values, pairs, matrix, name))
-    matrices = transitions if isinstance(transitions, tuple) else (transitions,) * len(tables)
-    stages = [
-        _check_one(part, pairs, matrix, f"{name} at stage {t}")
-        for t, (part, matrix) in enumerate(zip(tables, matrices, strict=True))
-    ]
-    return freeze(np.stack(stages))
-
-
-def _is_by_next(shape: tuple[int, ...], pairs: Pairs) -> bool:
-    return shape == (pairs.states, pairs.actions, pairs.states)
-
-
-def _by_stage(values: Any, pairs: Pairs, name: str, horizon: int | None) -> Any:
-    """The tables of single stages, if that is what was given."""
-    single = {(pairs.states, pairs.actions), (pairs.states, pairs.actions, pairs.states)}
-    if isinstance(values, (list, tuple)) and values and all(isinstance(part, np.ndarray) for part in values):
-        known = all(part.shape in single | {(pairs.count,)} for part in values)
-        if not known or (len(values) != horizon and (len(values), *values[0].shape) in single):
-            return None
-        stages: Any = values
-    else:
-        try:
-            stages = np.asarray(values)
-        except (ValueError, RuntimeError):  # rows of different lengths, or a tensor that requires gradients
-            return None
-        if stages.shape[1:] not in single or stages.shape == (1, 1, 1):
-            return None
-        if _is_by_next(stages.shape, pairs):  # (S, A, S), as always, unless it is (T, S, A) as well
-            if horizon != len(stages):
-                return None
-            raise ValueError(
-                f"{name} has shape {stages.shape}, which may count states, actions and next states, or stages, states "
-                "and actions; give a list of arrays, one for each stage, or the expected values as an array of shape "
-                f"{(pairs.states, pairs.actions)}"
-            )
-    if horizon is None:
-        raise ValueError(f"{name} has {len(stages)} tables, one for each stage; that needs horizon={len(stages)}")
-    if len(stages) != horizon:
-        raise ValueError(f"{name} has tables for {len(stages)} stages, but the horizon is {horizon}")
-    return stages
-
-
-def _check_one(values: Any, pairs: Pairs, transitions: Any, name: str) -> PairTable:
-    """The table of one stage, or of all."""
-    states, actions = pairs.states, pairs.actions
-    table = as_floats(values, name)
-    if _is_by_next(table.shape, pairs):
-        table = _expected(table.reshape(-1, states), pairs, transitions)
-    elif table.shape == (states, actions):
-        table = pairs.taken(table)
-    elif table.shape == (states,):
-        table = table[pairs.state]
-    elif table.shape != (pairs.count,):
-        also = "" if pairs.is_full else f", or ({pairs.count},) for the available pairs only"
-        raise ValueError(
-            f"{name} has shape {table.shape}, but the transitions have {states} states and {actions} actions, "
-            f"so it must have shape {(states, actions)} (also ({states},) or ({states}, {actions}, {states}){also})"
-        )
-    table = np.ascontiguousarray(pairs.like(table.reshape(pairs.count)))
-    bad = ~np.isfinite(table)
-    if bad.any():
-        row = int(bad.argmax())
-        raise ValueError(
-            f"{name} of {pairs.pair_name(row)} is {table.flat[row]} ({such_entries(bad)}); every entry must be finite"
-        )
-    return table
-
-
-def _expected(table: Array, pairs: Pairs, transitions: Any) -> Array:
-    """Σ_s' P(s'|s, a) c(s, a, s'), from c as (S·A, S)."""
-    rows = table if pairs.is_full else table[pairs.state.astype(np.int64) * pairs.actions + pairs.action]
-    if sp.issparse(transitions):
-        # Only what stands at possible transitions counts
-        at = rows[np.repeat(np.arange(pairs.count), np.diff(transitions.indptr)), transitions.indices]
-        return np.add.reduceat(transitions.data * at, transitions.indptr[:-1])
-    return np.asarray(np.einsum("rs,rs->r", transitions, np.where(transitions > 0.0, rows, 0.0)))

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from cmdpkit.files import PathLike, write_csv
-from cmdpkit.model.labels import encode
+from cmdpkit.model.encoding import encode
 from cmdpkit.model.listing import Listing, assemble
 from cmdpkit.model.reachability import settled
 from cmdpkit.model.reading import KEYS, Table, read_table

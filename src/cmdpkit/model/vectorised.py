@@ -9,9 +9,9 @@ import numpy as np
 
 from cmdpkit.checks import Array, as_floats
 from cmdpkit.model.exploration import OBJECTIVE, Report, checked_actions
+from cmdpkit.model.labels import Distinct
 from cmdpkit.model.listing import IntArray, Listing
 from cmdpkit.model.numbering import Numbering
-from cmdpkit.model.pairs import Distinct
 from cmdpkit.model.references import suggestion
 
 BATCH = 1 << 18

@@ -11,8 +11,8 @@ from cmdpkit.model.criterion import check_criterion
 if TYPE_CHECKING:
     from cmdpkit.files import PathLike
     from cmdpkit.model.cmdp import CMDP
+    from cmdpkit.model.labels import Label
     from cmdpkit.model.limits import Limit
-    from cmdpkit.model.pairs import Label
 
 
 class ModelOptions(TypedDict, total=False):
