@@ -42,7 +42,8 @@ from cmdpkit.model.problem import Problem
 from cmdpkit.model.quantities import check_table
 from cmdpkit.model.stages import StagedTransitions, band_of, forward_blocks, is_by_stage, like_shapes, over_stages
 from cmdpkit.model.storage import load_model, save_model
-from cmdpkit.model.ways_in import WaysIn, WaysOut, spell_out
+from cmdpkit.model.ways_in import WaysIn, spell_out
+from cmdpkit.model.ways_out import WaysOut
 
 NewLimit = float | tuple[float, float] | None
 """What `with_limits` takes for a limit: a number, (low, high), or None to remove it."""

@@ -1,4 +1,4 @@
-"""The ways into a model and out of it that are methods of `CMDP`; each is a file of its own."""
+"""The ways into a model that are methods of `CMDP`: their arguments and documentation. Each is a file of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from cmdpkit.model.criterion import check_criterion
 
 if TYPE_CHECKING:
-    from cmdpkit.files import PathLike
     from cmdpkit.model.cmdp import CMDP
     from cmdpkit.model.labels import Label
     from cmdpkit.model.limits import Limit
@@ -67,7 +66,7 @@ def checked(way: str, options: Mapping[str, Any], more: Iterable[str] = ()) -> d
 
 
 def checked_table(way: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of a model, and what `from_table` and `from_samples` take beside them."""
+    """Options of a model, and what `from_table` and `from_samples` take in addition."""
     own = {name: options.get(name, default) for name, default in TABLE_DEFAULTS.items()}
     return checked(way, {name: options[name] for name in options if name not in own}, own), own
 
@@ -374,42 +373,3 @@ class WaysIn:
 
         settings: dict[str, Any] = {"reward": reward, "cost": cost, "initial": initial, "constants": constants}
         return from_storm(cls, source, checked("from_storm", options), **settings)
-
-
-class WaysOut:
-    """Models as tables and as files of others."""
-
-    def to_table(self: Any, path: PathLike | None = None) -> dict[str, Any] | None:
-        """The model as a tidy table, which `from_table` reads: a dict of columns, or a CSV file with `path`.
-
-        The columns are state, action, next_state, probability, reward or cost, and one per limit, by its name. Numbers
-        are written exactly. Limits, discount factor and initial distribution are not part of the table, and the labels
-        in a file are text or whole numbers.
-        """
-        from cmdpkit.model.tables import to_table
-
-        _refuse_stages(self, "a table of transitions")
-        return to_table(self, path)
-
-    def to_frame(self: Any) -> Any:
-        """The table of `to_table` as a pandas DataFrame."""
-        from cmdpkit.model.tables import to_frame
-
-        _refuse_stages(self, "a table of transitions")
-        return to_frame(self)
-
-    def to_drn(self: Any, path: PathLike, initial: Any = None) -> None:
-        """Write the model as a DRN file for the model checker Storm, with a reward model per limit.
-
-        The format has one initial state: `initial`, or that of the model. It has no discount factor and no limits;
-        they are mentioned in comments, like the labels of the states.
-        """
-        from cmdpkit.model.storm import to_drn
-
-        _refuse_stages(self, "a DRN file")
-        to_drn(self, path, initial)
-
-
-def _refuse_stages(cmdp: CMDP, what: str) -> None:
-    if cmdp.changes_with_time:
-        raise ValueError(f"{what} has no stages, and this model changes with time; use save(), or NumPy's files")
