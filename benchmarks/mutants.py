@@ -230,9 +230,13 @@ MUTANTS: list[Mutant] = [
         ("if names.count(n) > 1", "if names.count(n) > 2", "a name may be used twice"),
     ),
     *of(
-        "model/cmdp.py",
+        "model/variants.py",
         "model theory",
         ("self.limits - self.signs * margins", "self.limits - margins", "AtLeast is loosened, not tightened"),
+    ),
+    *of(
+        "model/cmdp.py",
+        "model theory",
         ("np.abs(self.limits) / LARGEST_VALUE", "0.0 * np.abs(self.limits)", "limits that overflow pass"),
     ),
     *of(
@@ -242,7 +246,7 @@ MUTANTS: list[Mutant] = [
         ("[c.per_step for c in cmdp.constraints]", "[False for c in cmdp.constraints]", "files forget limits per step"),
     ),
     *of(
-        "model/cmdp.py",
+        "model/variants.py",
         "start",
         ("if objective is not None or kept !=", "if objective is not None and kept !=", "old costs of a new objective"),
         ("self.maximise if maximise is None else maximise", "self.maximise", "a new objective keeps the old sense"),

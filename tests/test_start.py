@@ -59,8 +59,10 @@ def test_nothing_is_copied_or_validated_again(monkeypatch):
     def fail(*_):
         raise AssertionError("the transitions were looked at")
 
-    for name in ("check_transitions", "check_rows", "longest_row", "check_initial"):
-        monkeypatch.setattr(f"cmdpkit.model.cmdp.{name}", fail)
+    for name in ("transitions.check_transitions", "transitions.check_rows", "transitions.longest_row"):
+        monkeypatch.setattr(f"cmdpkit.model.{name}", fail)
+    for name in ("cmdp.check_initial", "variants.check_initial", "variants.check_rows"):
+        monkeypatch.setattr(f"cmdpkit.model.{name}", fail)
     other = cmdp.with_limits(c0=7.0)
     for shared in (cmdp.with_objective(cost="c0"), other, cmdp.tightened(0.5), cmdp.balanced()[0]):
         assert shared.transitions is cmdp.transitions

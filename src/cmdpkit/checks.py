@@ -136,7 +136,7 @@ def check_transitions(
             f"transitions of shape {array.shape} are read as (S, A, S), but could be meant as (A, S, S); pass "
             "action_axis=1 to confirm, or action_axis=0 if the first axis counts the actions",
             UserWarning,
-            stacklevel=4,  # where the model is created
+            stacklevel=5,  # where the model is created
         )
     states, actions, _ = array.shape
     return freeze(array.reshape(states * actions, states)), states, actions
