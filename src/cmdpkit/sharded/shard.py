@@ -24,7 +24,8 @@ from cmdpkit.evaluation.backup import looking_ahead, padded, parts
 from cmdpkit.evaluation.chain import chosen_chain, mixed_chain
 from cmdpkit.evaluation.threads import in_blocks
 from cmdpkit.files import load_arrays, save_arrays
-from cmdpkit.model.sharded import Facts, ShardedCMDP
+from cmdpkit.model.blocks import Facts
+from cmdpkit.model.sharded import ShardedCMDP
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.sharded.halo import localise
 
