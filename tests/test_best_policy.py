@@ -9,7 +9,7 @@ import cmdpkit as ck
 from cmdpkit.learners.neural.learner import NeuralLearner
 from cmdpkit.learners.neural.policy import Actions, NeuralPolicy
 from cmdpkit.rules import Weights
-from cmdpkit.training import load_run
+from cmdpkit.run.training_folder import load_run
 from test_cli import program
 from test_training import ACROBOT, COIN, SMALL, Coin
 

@@ -16,7 +16,7 @@ from cmdpkit.insight.report.page import embedded
 from cmdpkit.insight.report.trained import smooth
 from cmdpkit.insight.words import number, price_words, problem_words, proof_words
 from cmdpkit.problems.places import places_of
-from cmdpkit.training import load_run
+from cmdpkit.run.training_folder import load_run
 
 
 def text_of(path):

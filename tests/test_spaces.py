@@ -13,7 +13,7 @@ from cmdpkit.learners.neural.distributions import Softmaxes
 from cmdpkit.learners.neural.learner import NeuralLearner
 from cmdpkit.learners.neural.policy import Actions, NeuralPolicy
 from cmdpkit.rules.registry import names
-from cmdpkit.training import load_run
+from cmdpkit.run.training_folder import load_run
 
 
 class Locks(gymnasium.Env):

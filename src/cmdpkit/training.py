@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import inspect
-import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,16 +15,23 @@ from cmdpkit.certificates.episodes import judge_on_episodes
 from cmdpkit.certificates.rollouts import SimulationCertificate
 from cmdpkit.checks import as_floats, check_count, check_nonnegative
 from cmdpkit.cluster import check_cluster, using
-from cmdpkit.files import PathLike, load_tensors, save_tensors, write_csv, write_json
+from cmdpkit.files import PathLike, write_json
 from cmdpkit.primal_dual import Iterate
 from cmdpkit.rules.base import Rule
 from cmdpkit.run.budget import Budget, Callback, Snapshot
 from cmdpkit.run.checkpoint import Checkpoint
 from cmdpkit.run.choice import Choice, choose
 from cmdpkit.run.driver import Run
-from cmdpkit.run.history import OTHER_NAMES, History
 from cmdpkit.run.result import TrainingFailed, TrainingResult, recent
 from cmdpkit.run.status import Status
+from cmdpkit.run.training_folder import (
+    IDENTITY,
+    NUMBERS,
+    check_run_folder,
+    checkpoint_in,
+    write_progress,
+    write_result,
+)
 from cmdpkit.run.training_recorder import TrainingRecorder
 from cmdpkit.settings import NeuralSettings
 
@@ -34,8 +39,6 @@ if TYPE_CHECKING:
     from cmdpkit.learners.neural.learner import NeuralLearner
 
 NEURAL = "pip install 'cmdpkit[neural]', or in a clone of it .venv/bin/pip install -c constraints.txt -e '.[neural]'"
-
-NUMBERS = "numbers in the code of the environment"
 
 TRAINED = "All iterations are done. Use certify_on_episodes to certify the policy on fresh episodes."
 
@@ -95,7 +98,7 @@ def train(
     count = _check_call(limits, iterations, seed, time_limit, callback)
     workers = None if workers is None else check_count(workers, "workers", least=1)
     choice = choose(method, options, "neural", NeuralSettings, count)
-    folder = _folder(out, resume, tensorboard)
+    folder = check_run_folder(out, resume, tensorboard)
     try:
         import safetensors  # noqa: F401 - for checkpoints
         import torch
@@ -109,7 +112,7 @@ def train(
         identity = {"env": _name(env), "limits": learner.limits.tolist(), "measure": measure, "seed": int(seed)}
         if folder is not None:  # two functions that make environments may have the same name
             identity |= {"environment": learner.fingerprint(), NUMBERS: numbers_of(env)}
-        store = _store(folder, identity | choice.identity(), resume)
+        store = checkpoint_in(folder, identity | choice.identity())
         with _display(progress, learner, choice, iterations, _with_one_argument(callback)) as watch:
             budget = Budget(int(iterations), time_limit, watch)
             with budget.catching_ctrl_c():
@@ -138,7 +141,7 @@ def _train(
     zero = np.zeros(int(learner.limited.sum())) if choice.method.multipliers else None
     run = Run(learner, choice.rule, recorder, budget, [], zero, store)
     if folder is not None and not run.steps:
-        write_json(folder / "run.json", store.run)
+        write_json(folder / IDENTITY, store.run)
     board = _board(folder, run.iterations) if tensorboard else None
 
     def tell(iterate: Iterate) -> None:
@@ -148,8 +151,7 @@ def _train(
                 _draw(board, news)
             budget.tell(news)
         if folder is not None and store.is_due:
-            _write_log(folder / "log.csv", recorder.history())
-            learner.policy.save(folder / "policy.npz")
+            write_progress(folder, recorder.history(), learner.policy)
 
     run.observers = [tell]
     result = partial(_result, learner, choice, recorder, budget, folder)
@@ -197,11 +199,7 @@ def _result(
         folder=folder,
     )
     if folder is not None and rows:
-        _write_log(folder / "log.csv", history)
-        result.policy.save(folder / "policy.npz")
-        if result.best_policy is not None:
-            result.best_policy.save(folder / "best_policy.npz")
-        write_json(folder / "result.json", result.to_dict())
+        write_result(folder, result)
     return result
 
 
@@ -263,27 +261,6 @@ def _check_call(limits: Any, iterations: Any, seed: Any, time_limit: Any, callba
     return int((table != np.inf).sum())
 
 
-def _folder(out: PathLike | None, resume: bool | None, tensorboard: bool) -> Path | None:
-    if out is None:
-        if resume is not None or tensorboard:
-            raise ValueError(f"{'tensorboard' if tensorboard else 'resume'} needs out, the folder of the run")
-        return None
-    folder = Path(out)
-    checkpoint = folder / "checkpoint.safetensors"
-    if resume and not checkpoint.exists() and not (folder / "run.json").exists():
-        raise FileNotFoundError(f"there is no run in {folder} to resume")
-    if resume is False and checkpoint.exists():
-        raise FileExistsError(f"{folder} already holds a run; resume it, or choose another folder")
-    return folder
-
-
-def _store(folder: Path | None, identity: dict[str, Any], resume: bool | None) -> Checkpoint:
-    if folder is None:
-        return Checkpoint(None, identity)
-    folder.mkdir(parents=True, exist_ok=True)
-    return Checkpoint(folder / "checkpoint.safetensors", identity, save_tensors, load_tensors, (NUMBERS,))
-
-
 def _board(folder: Path | None, rows: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
@@ -299,78 +276,6 @@ def _draw(board: Any, news: Snapshot) -> None:
         board.add_scalar(f"cost/{i + 1}", news.constraint_values[i], news.iteration)
         board.add_scalar(f"multiplier/{i + 1}", news.multipliers[i], news.iteration)
     board.add_scalar("divergence", news.divergence, news.iteration)
-
-
-def _write_log(path: Path, history: History) -> None:
-    """Write the history as CSV: one row per iteration, one column per number."""
-    names = {new: old for old, new in OTHER_NAMES.items()}  # the log uses the names reward, costs and steps
-    columns: dict[str, Any] = {"iteration": range(1, len(history) + 1)}
-    for column in history.columns:
-        table, name = history[column], names.get(column, column)
-        columns |= {name: table} if table.ndim == 1 else {f"{name}_{i}": table[:, i] for i in range(table.shape[1])}
-    write_csv(path, columns)
-
-
-def load_run(folder: PathLike) -> TrainingResult:
-    """The result of a run that was written to a folder by `train(..., out=folder)`."""
-    place = Path(folder)
-    if not (place / "run.json").exists():
-        raise FileNotFoundError(f"{folder} is not the folder of a run: it has no run.json")
-    from cmdpkit.learners.neural.policy import NeuralPolicy
-
-    try:
-        about = json.loads((place / "result.json").read_text())
-        history = _read_log(place / "log.csv")
-        limits, reward, costs = np.array(about["limits"], dtype=float), *recent(history)
-        return TrainingResult(
-            status=Status(about["status"]),
-            policy=NeuralPolicy.load(place / "policy.npz"),
-            best_policy=None if about.get("best") is None else NeuralPolicy.load(place / "best_policy.npz"),
-            best=about.get("best"),
-            objective=reward,
-            constraint_values=costs,
-            violations=np.maximum(costs - limits, 0.0),
-            multipliers=np.array(about["multipliers"], dtype=float),
-            history=history,
-            verdicts={str(name): int(count) for name, count in about["verdicts"].items()},
-            limits=limits,
-            measure=str(about["measure"]),
-            method=str(about["method"]),
-            message=str(about["message"]),
-            iterations=len(history),
-            samples=int(about["samples"]),
-            time=float(about["time"]),
-            folder=place,
-        )
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"{folder}: the run has not been finished or saved ({error.filename} is missing)"
-        ) from None
-    except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
-        raise ValueError(f"{folder} does not hold a readable run: {error}") from error
-
-
-def _read_log(path: Path) -> History:
-    """Read what `_write_log` wrote."""
-    with open(path, newline="") as file:
-        rows = list(csv.DictReader(file))
-    if not rows:
-        raise ValueError("its log has no rows")
-    columns: dict[str, Any] = {}
-    for name in rows[0]:
-        if name == "iteration":
-            continue
-        texts = [row[name] for row in rows]
-        stem, _, place = name.rpartition("_")
-        if place.isdecimal():
-            columns.setdefault(OTHER_NAMES.get(stem, stem), []).append([float(x) for x in texts])
-        else:
-            columns[OTHER_NAMES.get(name, name)] = texts if name == "verdict" else [float(x) for x in texts]
-    found: dict[str, Any] = {name: np.array(v).T if isinstance(v[0], list) else v for name, v in columns.items()}
-    for name in ("constraint_values", "multipliers"):
-        found.setdefault(name, np.zeros((len(rows), 0)))
-    found["samples"] = np.array(found["samples"], dtype=int)
-    return History(found)
 
 
 def _with_one_argument(callback: Callable[..., Any] | None) -> Callback | None:

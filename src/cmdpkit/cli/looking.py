@@ -112,7 +112,7 @@ def _saved(source: str) -> Any:
 def _report_runs(folders: tuple[str, ...], out: str, title: str | None, episodes: int) -> None:
     from cmdpkit.cli.training import is_python, judged, run_config
     from cmdpkit.insight.report import write_report
-    from cmdpkit.training import load_run
+    from cmdpkit.run.training_folder import load_run
 
     configs = [run_config(folder) for folder in folders]
     results = [load_run(folder) for folder in folders]
