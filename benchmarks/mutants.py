@@ -1740,7 +1740,7 @@ MUTANTS: list[Mutant] = [
         ("if theorem.macro_steps < 2.0 * b / xi:", "if theorem.macro_steps < b / xi:", "too few steps pass"),
     ),
     *of(
-        "solver.py",
+        "run/first_order.py",
         "run checkpoints",
         ('fixed = {"tol": tol}', "fixed = {}", "a run with another tolerance is continued"),
         (
@@ -1748,7 +1748,20 @@ MUTANTS: list[Mutant] = [
             "cmdp.costs, cmdp.initial",
             "a model with other limits is the same run",
         ),
-        ("name == ZERO:\n        raise", "name == '':\n        raise", "a checkpoint is taken that is not written"),
+    ),
+    *of(
+        "solver.py",
+        "run",
+        (
+            "with_columns_behind(cmdp, outcome, tol, budget) if to_the_end else outcome",
+            "outcome",
+            "growing steps that prove nothing are the end",
+        ),
+    ),
+    *of(
+        "run/arguments.py",
+        "run checkpoints",
+        ("method == ZERO:\n        raise", "method == '':\n        raise", "a checkpoint is taken that is not written"),
     ),
     *of(
         "run/judged.py",

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from cmdpkit.certificates.rollouts import averaging
-from cmdpkit.checks import check_count, check_nonnegative, digest
+from cmdpkit.checks import check_count
 from cmdpkit.cluster import check_cluster, using
 from cmdpkit.evaluation.patience import hurrying
 from cmdpkit.exact.slater import slater_margin
 from cmdpkit.files import PathLike
-from cmdpkit.model import CMDP, ShardedCMDP, StagedTransitions, check_model, refuse_averages
-from cmdpkit.options import options_of, validated
+from cmdpkit.model import CMDP, ShardedCMDP
 from cmdpkit.policy import lowered_policy, raised_policy
 from cmdpkit.rules.base import Rule
-from cmdpkit.rules.registry import names
+from cmdpkit.run.arguments import (
+    ZERO,
+    check_call,
+    check_checkpoint,
+    check_deterministic,
+    check_lowered_sampling,
+    exact_choice,
+    refuse_units,
+    sampled_choice,
+    with_start_options,
+)
 from cmdpkit.run.balanced import run_balanced
 from cmdpkit.run.budget import Budget, Callback
 from cmdpkit.run.checkpoint import Checkpoint
-from cmdpkit.run.choice import Choice, choose, takes_multipliers
-from cmdpkit.run.deterministic import refuse_large, solve_deterministic
+from cmdpkit.run.choice import Choice
+from cmdpkit.run.deterministic import solve_deterministic
 from cmdpkit.run.finish import (
     solve_by_columns,
     solve_by_lp,
@@ -37,31 +42,23 @@ from cmdpkit.run.finish import (
     with_least_violation,
     with_others_behind,
 )
-from cmdpkit.run.first_order import run_first_order, with_start
+from cmdpkit.run.first_order import checkpoint_of, run_first_order
 from cmdpkit.run.judged import judged
 from cmdpkit.run.outcome import Outcome
 from cmdpkit.run.result import Result
 from cmdpkit.run.sampled import learn
 from cmdpkit.run.start import Start, lowered_start, start_from
 from cmdpkit.run.zero import run_zero
-from cmdpkit.settings import Sampling, TabularSettings, ZeroSettings
+from cmdpkit.settings import Sampling
 from cmdpkit.simulators import ModelSimulator, Simulator
 
 LOG = logging.getLogger("cmdpkit")
 LOG.addHandler(logging.NullHandler())  # silent, unless the program that uses the package wants to hear
 
-EXACT = ("auto", "columns", "lp")
-"""Exact methods. They take no options."""
-
-ZERO = "pmd-pd-zero"
-"""PMD-PD on a tightened model; it takes the options of pmd-pd and its own."""
-
 FIRST_ORDER_ITERATIONS = 10_000
 GROWING_ITERATIONS = 300
 SAMPLED_ITERATIONS = 300
 """Defaults of max_iterations for first-order methods, with exact values and with samples."""
-
-GENERAL = " (besides tol, max_iterations, time_limit, seed, progress, callback, checkpoint, resume, start, cluster)"
 
 
 def solve(
@@ -133,13 +130,13 @@ def solve(
         >>> result.status.name, round(result.objective, 6), round(float(result.multipliers[0]), 6)
         ('OPTIMAL', 4.462444, 0.24267)
     """
-    _check_call(model, tol, max_iterations, time_limit, seed, callback)
+    check_call(model, tol, max_iterations, time_limit, seed, callback)
     if isinstance(model, ShardedCMDP):
         others = {"sampling": sampling, "budget": budget, "start": start, "deterministic": deterministic or None}
         options |= {"checkpoint": checkpoint, "resume": resume, "cluster": check_cluster(cluster)}
         return _solve_blocks(model, method, tol, max_iterations, time_limit, progress, callback, others, options)
     if isinstance(model, CMDP) and model.lowering is not None:
-        _check_lowered_sampling(model, sampling)
+        check_lowered_sampling(model, sampling)
         if options.get("initial_policy") is not None:
             options["initial_policy"] = lowered_policy(model, options["initial_policy"], "initial_policy")
         begun = None if start is None else lowered_start(start, model)
@@ -161,7 +158,7 @@ def solve(
         LOG.info("%r is solved as a discounted model with %d states", model, model.lowering.model.states)
         return _raised(model, solve(model.lowering.model, method, *general, **options))
     if deterministic is not False:
-        _check_deterministic(model, deterministic, method, sampling, options)
+        check_deterministic(model, deterministic, method, sampling, options)
     if isinstance(model, Simulator) and sampling is None:
         sampling = Sampling(estimator="pooled" if model.criterion == "average" else "truncated")
     if check_cluster(cluster) is not None and sampling is None:
@@ -171,7 +168,7 @@ def solve(
         )
     begin = None if start is None else start_from(start, model)
     if begin is not None:
-        options = _started(begin, method, sampling is not None, options)
+        options = with_start_options(begin, method, sampling is not None, options)
     if sampling is not None:
         return _solve_by_samples(
             model,
@@ -191,14 +188,15 @@ def solve(
     assert isinstance(model, CMDP)
     if budget is not None:
         raise ValueError("budget is for learning from samples: sampling=cmdpkit.Sampling(...)")
-    choice, xi = _choice(model, method, options)
-    if choice is None and (checkpoint is not None or resume is not None):
-        raise ValueError(f"method {method!r} keeps no checkpoint; only first-order methods do")
+    choice, xi = exact_choice(model, method, options)
     name = method if isinstance(method, str) else choice.name if choice else ""
+    check_checkpoint(checkpoint, resume, name, choice is not None)
     to_the_end = max_iterations is None and tol > 0.0 and choice is not None and choice.method.steps == "growing"
     if max_iterations is None and choice is not None:
         max_iterations = GROWING_ITERATIONS if choice.method.steps == "growing" else FIRST_ORDER_ITERATIONS
-    store = _store(model, name, choice, checkpoint, resume, tol, max_iterations)
+    store = None
+    if choice is not None and checkpoint is not None:
+        store = checkpoint_of(model, choice, checkpoint, resume, tol, max_iterations)
     LOG.info("solving %r by %s, tol=%g", model, name, tol)
     with _progress_bar(progress, name, max_iterations, callback) as watch:
         allowed = Budget(max_iterations, time_limit, watch)
@@ -206,7 +204,7 @@ def solve(
             if deterministic:
                 outcome = solve_deterministic(model, tol, allowed, begin)
             elif model.is_extreme:
-                _refuse_units(model, choice, xi)
+                refuse_units(model, choice, xi)
                 LOG.info("costs are of extreme size (%.3g): solved in other units", model.cost_sizes.max())
                 plain = None if begin is None else begin.without_units()
                 solver = partial(
@@ -226,128 +224,6 @@ def solve(
         *(result.objective, result.certificate.gap, result.certificate.violation),
     )
     return result
-
-
-def _check_call(model: Any, tol: Any, max_iterations: Any, time_limit: Any, seed: Any, callback: Any) -> None:
-    if not isinstance(model, (Simulator, ShardedCMDP)):
-        check_model(model)
-    check_nonnegative(tol, "tol")
-    if max_iterations is not None:
-        check_count(max_iterations, "max_iterations", least=0)
-    if time_limit is not None:
-        check_nonnegative(time_limit, "time_limit")
-    check_count(seed, "seed", least=0)
-    if callback is not None and not callable(callback):
-        raise TypeError(f"callback must be callable, not {type(callback).__name__}")
-
-
-def _check_lowered_sampling(model: CMDP, sampling: Any) -> None:
-    """Settings of the sampled learner that mean something for discounted models only."""
-    if not isinstance(sampling, Sampling):
-        return  # none, or refused later
-    if sampling.schedule:
-        raise ValueError(
-            f"schedule={sampling.schedule!r} has the constants of discounted models; the criterion of this one is the "
-            f"{model.value_name}. Leave out the schedule"
-        )
-    if sampling.horizon is not None and model.horizon is not None:
-        raise ValueError(f"the rollouts of this model have {model.horizon} steps; leave out Sampling(horizon=...)")
-
-
-def _check_deterministic(model: Any, wanted: Any, method: Any, sampling: Any, options: dict[str, Any]) -> None:
-    if wanted is not True:
-        raise TypeError(f"deterministic must be True or False, not {wanted!r}")
-    if isinstance(model, Simulator) or sampling is not None:
-        raise ValueError("deterministic=True needs a model, and does not learn from samples")
-    if not isinstance(method, str) or method != "auto" or options:
-        other = f"option {next(iter(options))!r}" if options else f"method {method!r}"
-        raise ValueError(f"deterministic=True is a method of its own; leave out {other}")
-    refuse_large(model)
-
-
-def _started(start: Start, method: Any, sampled: bool, options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a first-order method, with the start that an earlier result gives."""
-    if isinstance(method, str) and method in EXACT and not sampled:
-        return options
-    clash = [name for name in ("initial_policy", "initial_multipliers") if options.get(name) is not None]
-    if clash:
-        raise ValueError(f"start sets {clash[0]!r}; give one of the two")
-    entry = "pmd-pd" if isinstance(method, str) and method in (ZERO, *EXACT) else method
-    return options | start.options(takes_multipliers(entry))
-
-
-def _choice(cmdp: CMDP, method: Any, options: dict[str, Any]) -> tuple[Choice | None, float | None]:
-    """The first-order method with its options (None for exact methods), and the margin given for pmd-pd-zero."""
-    if isinstance(method, str) and method in EXACT:
-        if options:
-            raise ValueError(f"unknown option {next(iter(options))!r} for method {method!r}; it takes none{GENERAL}")
-        return None, None
-    if isinstance(method, str) and method != ZERO and method not in names("exact"):
-        known = [*EXACT[:1], *names("exact"), ZERO, *EXACT[1:]]
-        raise ValueError(f"unknown method {method!r}; choose one of {', '.join(known)}, or pass a rule")
-    own = options_of(ZeroSettings) if method == ZERO else {}
-    rest = {name: value for name, value in options.items() if name not in own}
-    name = "pmd-pd" if method == ZERO else method
-    choice = choose(name, rest, "exact", TabularSettings, cmdp.num_constraints, GENERAL)
-    if not choice.method.constrained and cmdp.num_constraints:
-        raise ValueError(
-            f"method {method!r} ignores constraints, but the model has {cmdp.num_constraints}; use 'pmd-pd' or 'auto'"
-        )
-    schedule = getattr(choice.rule, "schedule", None)
-    if schedule is not None:
-        clash = [other for other in ("step", "alpha", "inner_steps") if rest.get(other) is not None]
-        if clash:
-            raise ValueError(f"schedule={schedule!r} sets {clash[0]!r} itself; leave it out")
-        refuse_averages(cmdp, f"schedule={schedule!r}, with the constants of the paper's theorems,")
-    choice = with_start(choice, cmdp)
-    return choice, validated(ZeroSettings, {n: v for n, v in options.items() if n in own}).xi if own else None
-
-
-def _refuse_units(cmdp: CMDP, choice: Choice | None, xi: float | None) -> None:
-    """Models of extreme scale are solved in units of their own, in which the user's numbers mean nothing."""
-    free = ("steps", "growth", "inner_steps", "initial_policy", "first")
-    given = [name for name in (choice.given if choice else ()) if name not in free] + ["xi"] * (xi is not None)
-    if given:
-        sizes = f"{cmdp.cost_sizes.min():.3g} to {cmdp.cost_sizes.max():.3g}"
-        raise ValueError(f"{given[0]} cannot be given for costs of sizes {sizes}; state the model in other units")
-
-
-def _store(
-    cmdp: CMDP,
-    name: str,
-    choice: Choice | None,
-    checkpoint: PathLike | None,
-    resume: bool | None,
-    tol: float,
-    max_iterations: int | None,
-) -> Checkpoint | None:
-    if checkpoint is None:
-        if resume is not None:
-            raise ValueError("resume needs checkpoint, the file of the run")
-        return None
-    assert choice is not None
-    if name == ZERO:
-        raise ValueError(f"method {ZERO!r} keeps no checkpoint, because it consists of several runs of pmd-pd")
-    _check_path(checkpoint)
-    fixed = {"tol": tol} | ({"max_iterations": max_iterations} if getattr(choice.rule, "schedule", None) else {})
-    store = Checkpoint(checkpoint, choice.identity() | fixed | {"model": _fingerprint(cmdp)})
-    store.must(resume)
-    return store
-
-
-def _fingerprint(cmdp: CMDP) -> str:
-    matrix = cmdp.transitions
-    if isinstance(matrix, StagedTransitions):
-        parts = matrix.parts()
-    else:
-        parts = (matrix.data, matrix.indices, matrix.indptr) if hasattr(matrix, "indptr") else (matrix,)
-    discount = -1.0 if cmdp.criterion == "average" else cmdp.gamma
-    return digest(*parts, cmdp.costs, cmdp.offsets, cmdp.initial, np.array(discount))
-
-
-def _check_path(checkpoint: Any) -> None:
-    if not isinstance(checkpoint, (str, os.PathLike)):
-        raise TypeError(f"checkpoint must be a path, not {type(checkpoint).__name__}")
 
 
 def _run(
@@ -424,13 +300,10 @@ def _solve_by_samples(
     options: dict[str, Any],
 ) -> Result:
     """Learn from samples, then certify policy and mixture: with the model if there is one, or by rollouts."""
-    choice = _sampled_choice(model, method, sampling, options)
+    choice = sampled_choice(model, method, sampling, options)
     if transitions is not None:
         check_count(transitions, "budget", least=0)
-    if checkpoint is not None:
-        _check_path(checkpoint)
-    elif resume is not None:
-        raise ValueError("resume needs checkpoint, the file of the run")
+    check_checkpoint(checkpoint, resume, choice.name)
     if max_iterations is None and not sampling.schedule:
         max_iterations = SAMPLED_ITERATIONS
     slater = sampling.slater
@@ -447,41 +320,6 @@ def _solve_by_samples(
 def _simulator(model: CMDP | Simulator) -> Simulator:
     """Of a discounted model, perhaps one that stands for a horizon: learning needs no more."""
     return ModelSimulator(model) if isinstance(model, CMDP) else model
-
-
-def _sampled_choice(model: CMDP | Simulator, method: Any, sampling: Any, options: dict[str, Any]) -> Choice:
-    if not isinstance(sampling, Sampling):
-        raise TypeError(f"sampling must be a cmdpkit.Sampling, not {type(sampling).__name__}")
-    method = "pmd-pd" if isinstance(method, str) and method == "auto" else method
-    if isinstance(method, str) and (method in EXACT or method == ZERO):
-        raise ValueError(f"method {method!r} needs a model; from samples learn {', '.join(names('sampled'))}")
-    if options.get("schedule") is not None:
-        raise ValueError("with samples the schedule is set by Sampling(schedule='theory', epsilon=...)")
-    _check_averages(model, sampling)
-    choice = choose(method, options, "sampled", TabularSettings, model.num_constraints, GENERAL)
-    if sampling.schedule:
-        if choice.name != "pmd-pd":
-            raise ValueError(f"schedule={sampling.schedule!r} is Theorem 3, of pmd-pd, not of {choice.name}")
-        if choice.given:
-            raise ValueError(f"Theorem 3 sets {next(iter(choice.given))!r} itself or fixes it; leave it out")
-    return with_start(choice, model)
-
-
-def _check_averages(model: CMDP | Simulator, sampling: Sampling) -> None:
-    """Settings of the sampled learner that mean something for some criteria only."""
-    if model.criterion != "average":
-        if sampling.mixing is not None:
-            raise ValueError(f"mixing is for long-run averages; the criterion here is the {model.value_name}")
-        return
-    if sampling.schedule:
-        refuse_averages(model, f"schedule={sampling.schedule!r}, with the constants of the paper's theorems,")
-    if sampling.estimator != "pooled":
-        raise ValueError(
-            f"estimator={sampling.estimator!r} adds up discounted rollouts, and no rollout is long enough for a "
-            'long-run average; learn it with Sampling(estimator="pooled")'
-        )
-    if isinstance(model, Simulator) and sampling.mixing is not None:  # what is learned must not be lost
-        averaging(model, sampling.mixing, sampling.confidence, sampling.certificate_rollouts)
 
 
 @contextlib.contextmanager

@@ -14,11 +14,12 @@ from cmdpkit.cluster import check_cluster, distributed, in_order, using
 from cmdpkit.insight.league import BY, Comparison, Run
 from cmdpkit.insight.trials import ModelTrial, is_random, trial
 from cmdpkit.model import CMDP
+from cmdpkit.run.arguments import EXACT, ZERO
 from cmdpkit.run.choice import choose
 from cmdpkit.run.status import Status
 from cmdpkit.settings import NeuralSettings, Sampling, TabularSettings
 from cmdpkit.simulators import Simulator
-from cmdpkit.solver import EXACT, ZERO, solve
+from cmdpkit.solver import solve
 from cmdpkit.training import train
 
 METHODS = ("pmd-pd", "npg-pd", "crpo")

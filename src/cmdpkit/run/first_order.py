@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import Array, digest
+from cmdpkit.files import PathLike
 from cmdpkit.learners.exact import ExactLearner
 from cmdpkit.learners.tabular import reference_span
-from cmdpkit.model import CMDP, Problem
+from cmdpkit.model import CMDP, Problem, StagedTransitions
 from cmdpkit.options import NONNEGATIVE_EACH, POSITIVE_EACH, options_of
 from cmdpkit.policy import TabularPolicy, as_policy
 from cmdpkit.primal_dual import Iterate
@@ -145,3 +146,23 @@ def _default_entropy(cmdp: CMDP, tol: float) -> float:
     if tol == 0.0 or cmdp.pairs.largest == 1:
         return 0.01 * span
     return 0.5 * tol * min(1.0, span) * cmdp.step_weight / float(np.log(cmdp.pairs.largest))
+
+
+def checkpoint_of(
+    cmdp: CMDP, choice: Choice, path: PathLike, resume: bool | None, tol: float, max_iterations: int | None
+) -> Checkpoint:
+    """The checkpoint of a run, in which a state that belongs to another run is refused."""
+    fixed = {"tol": tol} | ({"max_iterations": max_iterations} if getattr(choice.rule, "schedule", None) else {})
+    store = Checkpoint(path, choice.identity() | fixed | {"model": _fingerprint(cmdp)})
+    store.must(resume)
+    return store
+
+
+def _fingerprint(cmdp: CMDP) -> str:
+    matrix = cmdp.transitions
+    if isinstance(matrix, StagedTransitions):
+        parts = matrix.parts()
+    else:
+        parts = (matrix.data, matrix.indices, matrix.indptr) if hasattr(matrix, "indptr") else (matrix,)
+    discount = -1.0 if cmdp.criterion == "average" else cmdp.gamma
+    return digest(*parts, cmdp.costs, cmdp.offsets, cmdp.initial, np.array(discount))
