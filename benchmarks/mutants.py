@@ -1401,9 +1401,13 @@ MUTANTS: list[Mutant] = [
         ("if abs(mass - 1.0) > ROW_SUM_TOLERANCE:", "if False:", "a start of any mass passes"),
     ),
     *of(
-        "sharded/shard.py",
+        "sharded/exchange.py",
         "sharded",
         ("table[wanted] += message", "table[wanted] = message", "visits from outside replace those from inside"),
+    ),
+    *of(
+        "sharded/shard.py",
+        "sharded",
         ("kernels.mix(self.values, weights, self.mix)", "pass", "a backup uses the values of another question"),
         ("after = inbox[0]", "pass", "a backup does not see joined messages"),
         ("self._mass * most", "0.0", "the rounding of the start is forgotten", "it is far below the rest"),
@@ -1450,7 +1454,7 @@ MUTANTS: list[Mutant] = [
     *of(
         "sharded/subspace.py",
         "sharded::test_slow_chains_are_evaluated_by_gmres_in_a_fraction_of_the_sweeps",
-        ("self._receive(inbox, self._w)", "pass", "products forget the other blocks"),
+        ("self.exchange.receive(inbox, self._w)", "pass", "products forget the other blocks"),
     ),
     *of(
         "sharded/folder.py",

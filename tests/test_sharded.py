@@ -134,7 +134,7 @@ def test_the_bound_of_a_backup_is_that_of_the_assembled_model():
     # What a block computes for its halo is what the owner has, to the last bit
     owned = np.concatenate([s.mix[s.own] for s in shards(crew)])
     for shard in shards(crew):
-        for source in shard.sources:
+        for source in shard.exchange.sources:
             states = np.arange(source.end - source.begin) if source.whole else source.states
             np.testing.assert_array_equal(
                 shard.mix[source.begin : source.end], owned[model.bounds[source.block] + states]
@@ -252,7 +252,7 @@ def test_a_lattice_exchanges_only_its_boundary():
     """A block of whole rows needs the row before and the row after it, and nothing else."""
     cmdp = ck.problems.two_queues(capacity=9, gamma=0.9)
     crew = Crew.in_process(ck.ShardedCMDP.split(cmdp, [0, 30, 70]))
-    halos = [[(source.block, source.end - source.begin) for source in s.sources] for s in shards(crew)]
+    halos = [[(source.block, source.end - source.begin) for source in s.exchange.sources] for s in shards(crew)]
     assert halos == [[(1, 10)], [(0, 10), (2, 10)], [(1, 10)]]
     before = crew.each("traffic")
     crew.fetch(crew.submit("announce", send=True))

@@ -15,7 +15,8 @@ from cmdpkit.evaluation.backup import looking_ahead, padded
 from cmdpkit.evaluation.threads import use_at_most
 from cmdpkit.files import load_arrays, save_arrays
 from cmdpkit.model.sharded import ShardedCMDP
-from cmdpkit.sharded.shard import KIND, Inbox, Messages
+from cmdpkit.sharded.exchange import Inbox, Messages
+from cmdpkit.sharded.shard import KIND
 from cmdpkit.sharded.subspace import SubspaceShard
 
 CURRENT = "current"
@@ -75,27 +76,27 @@ class MirrorShard(SubspaceShard):
         self._soft_cost = self.pairs.sum(self.policies[CURRENT] * cost)
         if cold:
             self.soft[:] = 0.0
-        return None, self._send(self.soft[self.own])
+        return None, self.exchange.send(self.soft[self.own])
 
     def soft_sweep(self, inbox: Inbox) -> tuple[tuple[float, float], Messages]:
         """U ← b + γ P_π U; tells the extremes of the change."""
-        self._receive(inbox, self.soft)
+        self.exchange.receive(inbox, self.soft)
         after = self._soft_cost + self.gamma * (self.chain @ self.soft)
         change = after - self.soft[self.own]
         self.soft[self.own] = after
-        return (float(change.min()), float(change.max())), self._send(after)
+        return (float(change.min()), float(change.max())), self.exchange.send(after)
 
     def soft_settle(self, inbox: Inbox, shift: float) -> tuple[None, Messages]:
-        self._receive(inbox, self.soft)
+        self.exchange.receive(inbox, self.soft)
         self.soft += shift
         return None, []
 
     def soft_backup(self, inbox: Inbox, weights: Array, step: float) -> tuple[Normaliser, Messages]:
         """V ← V − ℓ/step with ℓ = log Σ_a π_k exp(−step (c̃ + γPV)) + step V; tells ℓ before."""
-        self._receive(inbox, self.soft)
+        self.exchange.receive(inbox, self.soft)
         level = self._level(weights, step)
         self.soft[self.own] -= level / step
-        return self._normaliser(level), self._send(self.soft[self.own])
+        return self._normaliser(level), self.exchange.send(self.soft[self.own])
 
     def _level(self, weights: Array, step: float) -> Array:
         ahead = self.pairs.like(self._cost(weights) + self.gamma * (self.transitions @ self.soft))
@@ -110,7 +111,7 @@ class MirrorShard(SubspaceShard):
 
     def mirror(self, inbox: Inbox, weights: Array, step: float) -> tuple[None, Messages]:
         """log π′ = log π_k − step (c̃ + γPṼ) − log Z: a step from the anchor with the values found last."""
-        self._receive(inbox, self.soft)
+        self.exchange.receive(inbox, self.soft)
         ahead = self.pairs.like(self._cost(weights) + self.gamma * (self.transitions @ self.soft))
         logits = self.anchor - step * ahead
         self.log_pi = self._softmax(logits)
@@ -133,7 +134,7 @@ class MirrorShard(SubspaceShard):
 
     def advance(self, inbox: Inbox) -> tuple[None, Messages]:
         """A_i(s, a) = c_i + γ P V_i − V_i of all costs, from the values of the last sweeps."""
-        self._receive(inbox, self.values)
+        self.exchange.receive(inbox, self.values)
         table = padded(self.costs.T)
         looking_ahead(self.transitions, self.gamma, table, 1.0, self.pairs.heads)(
             self.values, self.values[self.own], table
@@ -143,7 +144,7 @@ class MirrorShard(SubspaceShard):
 
     def part(self, inbox: Inbox, floor: float) -> tuple[None, Messages]:
         """log π − A_K, with K the divergence from the anchor: where a step from the anchor starts."""
-        self._receive(inbox, self.soft)
+        self.exchange.receive(inbox, self.soft)
         ahead = self.pairs.like(self.gamma * (self.transitions @ self.soft))
         own = self.pairs.over(self.soft[self.own])
         raised = self._above(floor)

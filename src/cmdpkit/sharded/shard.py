@@ -1,12 +1,10 @@
 """One block of a sharded model, on the worker that holds it: its rows of P, and slices of values and policies.
 
 A table of values has a row for each of the block's own n states, and for each state of its halo, to which it leads in
-other blocks (halo.py). What others need of a block it sends as messages, and what it needs it finds in its inbox; of a
-block of which it needs most states it takes all. Where every block needs all states, messages may come joined as one
-table, which all blocks of a node read where it is.
+other blocks (halo.py).
 
-Every operation is called as op(inbox, ...) and returns a few numbers and its messages. Sums and products are NumPy's
-own, not those of BLAS, whose order of summation depends on the number of threads.
+Every operation is called as op(inbox, ...) and returns a few numbers and its messages (exchange.py). Sums and products
+are NumPy's own, not those of BLAS, whose order of summation depends on the number of threads.
 """
 
 from __future__ import annotations
@@ -27,10 +25,9 @@ from cmdpkit.files import load_arrays, save_arrays
 from cmdpkit.model.blocks import Facts
 from cmdpkit.model.sharded import ShardedCMDP
 from cmdpkit.policy import TabularPolicy
+from cmdpkit.sharded.exchange import Exchange, Inbox, Messages
 from cmdpkit.sharded.halo import localise
 
-Inbox = list[Any]
-Messages = list[Any]
 KIND = "cmdpkit state of a block"
 
 TURNS = 1.5
@@ -87,11 +84,10 @@ class Shard:
         self.pairs, self.costs, self.initial = block.pairs, block.costs, block.initial
         self.states = self.pairs.states
         self._facts, self._mass = block.facts, float(np.nextafter(1.01 * block.initial.sum(), np.inf))
-        self.transitions, self.sources, self.own = localise(block.transitions, model.bounds, number)
+        self.transitions, sources, self.own = localise(block.transitions, model.bounds, number)
         self.size = self.transitions.shape[1]  # own states and halo
         self.columns = len(self.costs)
-        self.exports: list[Any] = []  # what each consumer needs: own states, or None for all
-        self.sent = 0  # bytes
+        self.exchange = Exchange(sources, self.size, self.columns)
         self.reset([])
 
     def reset(self, _: Inbox) -> tuple[Setup, Messages]:
@@ -112,70 +108,20 @@ class Shard:
         self._mixed_cost = np.empty(0)
         self.chain: Any = None  # P_π of the policy that is followed, and its sweep
         self._look: Any = None
-        return Setup(self._facts, [(source.block, source.whole) for source in self.sources]), []
-
-    # -- messages -------------------------------------------------------------------------------------------------
+        return Setup(self._facts, [(source.block, source.whole) for source in self.exchange.sources]), []
 
     def ask(self, _: Inbox) -> tuple[None, Messages]:
-        """To every source: which of its states are needed; nothing where all of them are."""
-        return None, [np.empty(0, dtype=np.int64) if s.whole else s.states for s in self.sources]
+        """Ask the sources for what is needed."""
+        return None, self.exchange.wanted()
 
     def serve(self, inbox: Inbox) -> tuple[None, Messages]:
-        """From every consumer: what it needs."""
-        self.exports = [None if wanted.size == 0 else np.array(wanted) for wanted in inbox]
+        """Learn what the consumers need."""
+        self.exchange.serve(inbox)
         return None, []
 
-    def _send(self, table: Array) -> Messages:
-        """A table of own states, without padding: all of it once, if any consumer needs all, and parts for others.
-
-        A message may be a view, which is read before the next operation on this block.
-        """
-        whole = [self._packed(table, None)] if any(wanted is None for wanted in self.exports) else []
-        messages = whole + [self._packed(table, wanted) for wanted in self.exports if wanted is not None]
-        self.sent += sum(message.nbytes for message in messages)
-        return messages
-
-    def _packed(self, table: Array, wanted: Any) -> Array:
-        if table.ndim == 1:
-            return table if wanted is None else table[wanted]
-        out = np.empty((len(table) if wanted is None else wanted.size, self.columns))
-        if wanted is None:
-            kernels.copy_columns(table, self.columns, out)
-        else:
-            kernels.gather_columns(table, wanted, self.columns, out)
-        return out
-
-    def _receive(self, inbox: Inbox, table: Array) -> None:
-        """Put messages from the sources into the halo of a table."""
-        if self._is_joined(inbox):
-            table[:] = inbox[0]
-            return
-        for source, message in zip(self.sources, inbox, strict=True) if inbox else ():
-            if table.ndim == 1:
-                table[source.begin : source.end] = message
-            else:
-                kernels.copy_columns(message, self.columns, table[source.begin : source.end])
-
-    def _is_joined(self, inbox: Inbox) -> bool:
-        """Whether the messages of all blocks, this one included, come as one table."""
-        return len(inbox) == 1 and len(inbox[0]) == self.size
-
-    def _send_back(self, table: Array) -> Messages:
-        """To every source what its states get, from a table with a halo."""
-        messages = [np.array(table[source.begin : source.end]) for source in self.sources]
-        self.sent += sum(message.nbytes for message in messages)
-        return messages
-
-    def _receive_back(self, inbox: Inbox, table: Array) -> None:
-        """Add what consumers have sent back to own states, in the order of the blocks."""
-        for wanted, message in zip(self.exports, inbox, strict=True) if inbox else ():
-            if wanted is None:
-                table += message
-            else:
-                table[wanted] += message  # every state occurs once
-
     def traffic(self, _: Inbox) -> tuple[Traffic, Messages]:
-        return Traffic(self.sent, time.process_time(), 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss), []
+        memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return Traffic(self.exchange.sent, time.process_time(), memory), []
 
     # -- one step ahead -------------------------------------------------------------------------------------------
 
@@ -187,12 +133,12 @@ class Shard:
         With `go_on`, TV is sent, for another backup `from_mix` to start from: value iteration.
         """
         after = self.mix
-        if from_mix and self._is_joined(inbox):
+        if from_mix and self.exchange.is_joined(inbox):
             after = inbox[0]
         elif from_mix:
-            self._receive(inbox, self.mix)
+            self.exchange.receive(inbox, self.mix)
         else:
-            self._receive(inbox, self.values)
+            self.exchange.receive(inbox, self.values)
             kernels.mix(self.values, weights, self.mix)
         cost = self._cost(weights)
         backup, value = self._backup[self._room], after[self.own]
@@ -214,12 +160,12 @@ class Shard:
             self.mix, self._backup = self._backup, self.mix
         else:
             self.mix[self.own] = backup
-        return numbers, self._send(self.mix[self.own])
+        return numbers, self.exchange.send(self.mix[self.own])
 
     def forget_mix(self, _: Inbox) -> tuple[None, Messages]:
         """Start value iteration from zero."""
         self.mix[:] = 0.0
-        return None, self._send(self.mix[self.own])
+        return None, self.exchange.send(self.mix[self.own])
 
     def _cost(self, weights: Array) -> Array:
         """Σ w_i c_i, kept for the next backup with the same weights."""
@@ -293,11 +239,11 @@ class Shard:
 
     def announce(self, _: Inbox) -> tuple[None, Messages]:
         """Send the values as they are."""
-        return None, self._send(self.values[self.own])
+        return None, self.exchange.send(self.values[self.own])
 
     def sweep(self, inbox: Inbox, measure: bool) -> tuple[Swept, Messages]:
         """V ← c_π + γ P_π V for all costs at once."""
-        self._receive(inbox, self.values)
+        self.exchange.receive(inbox, self.values)
         values, out, n = self.values, self._spare[self._room], self.columns
         low, high = self._look(values, values[self.own], out)
         numbers = Swept(low[:n], high[:n])
@@ -310,11 +256,11 @@ class Shard:
             self.values, self._spare = self._spare, values
         else:
             values[self.own] = out
-        return numbers, self._send(self.values[self.own])
+        return numbers, self.exchange.send(self.values[self.own])
 
     def settle(self, inbox: Inbox, shift: Array) -> tuple[tuple[Array, Array], Messages]:
         """The values of the last sweep, moved by a constant (the middle of MacQueen's interval): ρ · V and max |V|."""
-        self._receive(inbox, self.values)
+        self.exchange.receive(inbox, self.values)
         for i in range(self.columns):
             self.values[:, i] += shift[i]
         own = self.values[self.own, : self.columns]
@@ -331,7 +277,7 @@ class Shard:
     def flow(self, inbox: Inbox, last: bool) -> tuple[float, Messages]:
         """x ← ρ + γ P_πᵀ x; tells how much has changed in the 1-norm."""
         moved = self._moved[self.own]
-        self._receive_back(inbox, moved)
+        self.exchange.receive_back(inbox, moved)
         after = self.initial + self.gamma * moved
         change = float(np.abs(after - self.visits).sum())
         self.visits = after
@@ -340,7 +286,7 @@ class Shard:
     def _flow(self) -> Messages:
         self._moved = np.empty(self.size)
         kernels.flow(*parts(self.chain), self.visits, self._moved, 0, self.visits.size)
-        return self._send_back(self._moved)
+        return self.exchange.send_back(self._moved)
 
     def occupy(self, _: Inbox, weight: float, name: str, fresh: bool) -> tuple[None, Messages]:
         """Add the visits of a kept policy to the occupancy of a mixture."""
@@ -381,11 +327,11 @@ class Shard:
         self.choice[:] = arrays["choice"]
         self.values[self.own, : self.columns] = arrays["values"]
         self.kept = {each: load_arrays(self._path(folder, each), KIND)["choice"] for each in kept}
-        return None, self._send(self.values[self.own])
+        return None, self.exchange.send(self.values[self.own])
 
     def install(self, inbox: Inbox) -> tuple[None, Messages]:
         """Take the values of the halo from the messages."""
-        self._receive(inbox, self.values)
+        self.exchange.receive(inbox, self.values)
         return None, []
 
     def remove(self, _: Inbox, folder: str, name: str) -> tuple[None, Messages]:

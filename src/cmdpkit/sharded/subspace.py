@@ -15,7 +15,8 @@ from cmdpkit.checks import Array
 from cmdpkit.evaluation import kernels
 from cmdpkit.evaluation.backup import looking_ahead, parts
 from cmdpkit.sharded import krylov_kernels as steps
-from cmdpkit.sharded.shard import Inbox, Messages, Shard
+from cmdpkit.sharded.exchange import Inbox, Messages
+from cmdpkit.sharded.shard import Shard
 
 
 class Form(NamedTuple):
@@ -44,25 +45,25 @@ class SubspaceShard(Shard):
 
     def value_start(self, inbox: Inbox, vectors: int) -> tuple[Product, Messages]:
         """r = TV − V of the current values; sends it."""
-        self._receive(inbox, self.values)
+        self.exchange.receive(inbox, self.values)
         width = self.values.shape[1]
         self._begin_basis(vectors, self.size, width, self.own)
         self._product = looking_ahead(self.chain, self.gamma, np.zeros((self.states, width)), 1.0)
         own, values = self._w[self.own], self.values[self.own]
         self._look(self.values, values, own)
         own -= values
-        return self._measured(own, self._squares(own)), self._send(own)
+        return self._measured(own, self._squares(own)), self.exchange.send(own)
 
     def value_product(self, inbox: Inbox, form: Form) -> tuple[Product, Messages]:
         """Form the next vector q; then w = (I − γP) q, which is sent."""
-        self._receive(inbox, self._w)
+        self.exchange.receive(inbox, self._w)
         residual = self._formed(form)
         vector = self._basis[self._count - 1]
         own = self._w[self.own]
         self._product(vector, vector[self.own], own)  # γPq − q
         np.negative(own, out=own)
         sums = self._inner_products()
-        return (Product(sums) if residual is None else self._measured(residual, sums)), self._send(own)
+        return (Product(sums) if residual is None else self._measured(residual, sums)), self.exchange.send(own)
 
     def value_end(self, _: Inbox, taken: Array) -> tuple[None, Messages]:
         """Add what was found, in the columns in which it helps; sends the values."""
@@ -70,7 +71,7 @@ class SubspaceShard(Shard):
         for i in np.flatnonzero(taken):
             own[:, i] += self._found[:, i]
         self._end_basis()
-        return None, self._send(own)
+        return None, self.exchange.send(own)
 
     # -- visits -----------------------------------------------------------------------------------------------------
 
@@ -78,7 +79,7 @@ class SubspaceShard(Shard):
         """r = ρ + γPᵀx − x of the current visits."""
         self._begin_basis(vectors, self.states, 1, slice(0, self.states))
         moved = self._moved[self.own]
-        self._receive_back(inbox, moved)
+        self.exchange.receive_back(inbox, moved)
         self._w[:, 0] = self.initial + self.gamma * moved - self.visits
         return self._measured(self._w, self._squares(self._w)), []
 
@@ -89,12 +90,12 @@ class SubspaceShard(Shard):
         vector = np.ascontiguousarray(self._basis[self._count - 1, :, 0])
         kernels.flow(*parts(self.chain), vector, self._moved, 0, vector.size)
         found = None if residual is None else self._measured(residual, self._squares(residual))
-        return found, self._send_back(self._moved)
+        return found, self.exchange.send_back(self._moved)
 
     def visit_product(self, inbox: Inbox) -> tuple[Product, Messages]:
         """w = (I − γPᵀ) q."""
         moved = self._moved[self.own]
-        self._receive_back(inbox, moved)
+        self.exchange.receive_back(inbox, moved)
         self._w[:, 0] = self._basis[self._count - 1, :, 0] - self.gamma * moved
         return Product(self._inner_products()), []
 
