@@ -260,6 +260,10 @@ MUTANTS: list[Mutant] = [
             "bounds move the wrong way",
         ),
         ("np.array(self.sums) + np.array(self.search.errors)", "np.array(self.sums)", "errors of columns do not count"),
+    ),
+    *of(
+        "exact/tightest.py",
+        "frontier",
         ("y[axis] = 1.0", "y[axis] = 0.0", "the proof that a limit is too tight lacks that limit"),
         ("sums[axis + 1], unit * sums[0]", "sums[axis + 1], sums[0]", "limits per step are read as sums"),
     ),

@@ -29,7 +29,7 @@ from cmdpkit.exact.nearby import Anchor, anchor_of, close_beside, moved, view_ex
 from cmdpkit.exact.pivots import Walk, is_pivotable
 from cmdpkit.exact.search import steps
 from cmdpkit.exact.slater import least_miss
-from cmdpkit.model import CMDP, AtLeast, AtMost
+from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
 
 ROOM = 1e-3
@@ -170,7 +170,7 @@ class Band:
     @property
     def loosest(self) -> Array:
         """(m,) offsets that no policy exceeds."""
-        return 1.01 * self.cmdp.cost_sizes[1:] * _horizon(self.cmdp) + 1e-3 * self.search.scales[1:]
+        return 1.01 * self.cmdp.cost_sizes[1:] * most_steps(self.cmdp) + 1e-3 * self.search.scales[1:]
 
     # -- more ---------------------------------------------------------------------------------------------------
 
@@ -234,7 +234,7 @@ class Band:
         values = system.state_values(cmdp.pairs.expect(pi, cmdp.costs))
         sums = cmdp.initial @ values
         if not self.sums or (np.abs(np.array(self.sums) - sums) > SAME * self.search.scales).any(axis=1).all():
-            self._append(policy, sums, sum_errors(cmdp, values, pi=pi, chain=system.chain))
+            self.add(policy, sums, sum_errors(cmdp, values, pi=pi, chain=system.chain))
 
     def _done(self, offsets: Array, share: float) -> bool:
         known = self._strict.get(offsets.tobytes())
@@ -309,56 +309,19 @@ class Band:
         self.refuted += search.refuted
         search.refuted = []
 
-    def least(self, axis: int) -> tuple[float, float]:
-        """The smallest offset of one limit that can be met together with the others: proved, and attained.
-
-        Infinite where the others cannot be met at all. The proof is added to the refutations.
-        """
-        model, unit = _exchanged(self.cmdp, axis)
-        search = ColumnSearch(model, self.tol, self.stop, rigorous=True)
-        search.choice = self.search.choice
-        aim = 1e-2 * self.tol * max(float(model.fine_scales[0]), 0.0)
-        for _ in steps(search):
-            scale = max(1.0, abs(search.bound) if np.isfinite(search.bound) else 1.0)
-            if search.upper - search.bound <= aim * scale or search.stuck or search.farkas is not None or self.stop():
-                break
-        self._take(search, axis, unit)
-        if search.farkas is not None:
-            y = _without(search.farkas, axis)
-            self.refuted.append(Cut(y, self.cmdp.offsets, search.farkas_margin))
-            return np.inf, np.inf
-        # V_i + Σ μ_j V_j ≥ bound for every policy: y = (1 for i, μ_j for the others) refutes smaller limits
-        y = _without(search.multipliers, axis) * unit
-        y[axis] = 1.0
-        margin = unit * search.bound - EPS * abs(search.bound)
-        offsets = self.cmdp.offsets.copy()
-        offsets[axis] = 0.0
-        self.refuted.append(Cut(y, offsets, margin))
-        loose = self.cmdp.offsets.copy()
-        loose[axis] = self.loosest[axis]
-        return margin, self.upper(loose, objective=axis + 1).value
-
     def adopt(self, other: Band) -> None:
         """Take over what is known of a model that differs in its limits only."""
         self.cuts += other.cuts
         self.refuted += other.refuted
         for column, sums, errors in zip(other.search.columns, other.sums, other.search.errors, strict=True):
-            self._append(column, sums, errors)
+            self.add(column, sums, errors)
 
-    def _append(self, column: Any, sums: Array, errors: Array) -> None:
+    def add(self, column: Any, sums: Array, errors: Array) -> None:
+        """Add a policy with its sums of all costs, and by how much each of these may be off."""
         self.search.columns.append(column)
         self.search.values.append(sums - np.append(0.0, self.search.cmdp.offsets))
         self.search.errors.append(errors)
         self.sums.append(sums)
-
-    def _take(self, search: ColumnSearch, axis: int, unit: float) -> None:
-        """Take the columns of the exchanged model."""
-        limits = np.append(0.0, search.cmdp.offsets)
-        for column, values, errors in zip(search.columns, search.values, search.errors, strict=True):
-            sums, error = values + limits, errors.copy()
-            sums[[0, axis + 1]] = sums[axis + 1], unit * sums[0]
-            error[[0, axis + 1]] = error[axis + 1], unit * error[0] + EPS * abs(sums[axis + 1])
-            self._append(column, sums, error)
 
 
 def _best(cuts: list[Cut], offsets: Array) -> tuple[float, Array]:
@@ -373,29 +336,9 @@ def _best(cuts: list[Cut], offsets: Array) -> tuple[float, Array]:
     return float(values[k]), prices[k]
 
 
-def _horizon(cmdp: CMDP) -> float:
+def most_steps(cmdp: CMDP) -> float:
     """Σ_k γᵏ at most, with rows of P that may sum to slightly more than one."""
     if cmdp.criterion == "average":
         return 1.0
     horizon = horizon_bound(cmdp)
     return horizon if np.isfinite(horizon) else 2.0 / (1.0 - cmdp.gamma)
-
-
-def _without(weights: Array, axis: int) -> Array:
-    """Weights without that of the objective's own limit, whose term is never positive: leaving it out keeps a bound."""
-    weights = weights.copy()
-    weights[axis] = 0.0
-    return weights
-
-
-def _exchanged(cmdp: CMDP, axis: int) -> tuple[CMDP, float]:
-    """The model that minimises the cost of one limit, with a limit on the objective in its place that never binds.
-
-    All m + 1 costs are there, in another order. Returns the unit of the new objective as well: V_i = unit · V_0.
-    """
-    c, limits = cmdp.rows[axis], list(cmdp.rows)
-    kind: Any = AtLeast if cmdp.maximise else AtMost
-    most = 1.01 * float(cmdp.cost_sizes[0]) * _horizon(cmdp) + 1e-3
-    limits[axis] = kind(cmdp.objective, -most if cmdp.maximise else most, c.name, cmdp.objective_per_step)
-    model = cmdp._derived(limits, np.asarray(c.values), c.sign < 0.0, objective_per_step=False)
-    return model, float(abs(cmdp.units[axis + 1]))

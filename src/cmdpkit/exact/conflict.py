@@ -18,6 +18,7 @@ from cmdpkit.exact.band import Band
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.mdp import Stop, minimise, never
 from cmdpkit.exact.search import steps
+from cmdpkit.exact.tightest import tightest
 from cmdpkit.model import CMDP
 
 
@@ -78,7 +79,7 @@ class Relaxation(NamedTuple):
 
 def relaxation(cmdp: CMDP, index: int, tol: float = 1e-6, stop: Stop = never) -> Relaxation | None:
     """How far one limit must be relaxed for the model to become feasible; None if relaxing it alone does not help."""
-    proved, attained = Band(cmdp, tol, [index], stop).least(index)
+    proved, attained = tightest(Band(cmdp, tol, [index], stop), index)
     if not math.isfinite(proved) and proved > 0.0:
         return None
     sign = float(cmdp.signs[index])

@@ -11,6 +11,7 @@ import numpy as np
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.patience import Stopped, until
 from cmdpkit.exact.band import Band
+from cmdpkit.exact.tightest import tightest
 from cmdpkit.insight.curves import Surface, in_users_sense
 from cmdpkit.insight.line import SPLIT
 from cmdpkit.model import CMDP
@@ -40,7 +41,7 @@ def _box(cmdp: CMDP, band: Band, axes: list[int], points: int) -> list[Array]:
     loose[axes] = band.loosest[axes]
     free = Band(band.model(loose), band.tol, axes, band.stop)
     free.improve(loose, SPLIT)
-    least = [free.least(axis)[1] for axis in axes]
+    least = [tightest(free, axis)[1] for axis in axes]
     band.adopt(free)
     if not np.isfinite(least).all():
         return [np.sort(cmdp.limits[axis : axis + 1]) for axis in axes]

@@ -16,6 +16,7 @@ import numpy as np
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.patience import Stopped, until
 from cmdpkit.exact.band import Band, Upper
+from cmdpkit.exact.tightest import tightest
 from cmdpkit.insight.curves import Frontier, in_users_sense
 from cmdpkit.model import CMDP
 
@@ -86,7 +87,7 @@ class Line:
         band, axis = self.band, self.axis
         loose = float(band.loosest[axis])
         self.improve(loose)
-        least = band.least(axis)
+        least = tightest(band, axis)
         if not np.isfinite(least[1]):
             return least
         free = band.upper(self.offsets(loose))
