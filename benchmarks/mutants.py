@@ -1581,6 +1581,11 @@ MUTANTS: list[Mutant] = [
         ("(int, np.bool_, np.integer)) and stop", "(int,)) and stop", "NumPy's truth does not stop a run"),
     ),
     *of(
+        "run/budget.py",
+        "training::test_bad_input_is_refused_before_any_work",
+        ("check_count(seed,", "check_count(0,", "negative seeds pass"),
+    ),
+    *of(
         "run/checkpoint.py",
         "checkpoints",
         ("if found.get(name) != self.run[name]]", "if False]", "another run is continued"),
@@ -1808,7 +1813,6 @@ MUTANTS: list[Mutant] = [
             "TensorBoard shows multipliers as costs",
         ),
         ("samples=learner.environment_steps", "samples=learner.iteration", "iterations are reported as steps"),
-        ("check_count(seed,", "check_count(iterations,", "negative seeds pass"),
     ),
     *of(
         "cli/common.py",

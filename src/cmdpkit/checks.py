@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 import numbers
 import warnings
@@ -304,3 +305,12 @@ def digest(*arrays: Any) -> str:
         code.update(f"{table.dtype} {table.shape} ".encode())
         code.update(table.tobytes())
     return code.hexdigest()[:16]
+
+
+def required_arguments(function: Callable[..., Any]) -> int | None:
+    """The number of positional arguments without a default; None where Python does not know the signature."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty for p in parameters)

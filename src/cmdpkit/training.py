@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,12 +12,12 @@ import numpy as np
 
 from cmdpkit.certificates.episodes import judge_on_episodes
 from cmdpkit.certificates.rollouts import SimulationCertificate
-from cmdpkit.checks import as_floats, check_count, check_nonnegative
+from cmdpkit.checks import as_floats, check_count, required_arguments
 from cmdpkit.cluster import check_cluster, using
 from cmdpkit.files import PathLike, write_json
 from cmdpkit.primal_dual import Iterate
 from cmdpkit.rules.base import Rule
-from cmdpkit.run.budget import Budget, Callback, Snapshot
+from cmdpkit.run.budget import Budget, Callback, Snapshot, check_run
 from cmdpkit.run.checkpoint import Checkpoint
 from cmdpkit.run.choice import Choice, choose
 from cmdpkit.run.driver import Run
@@ -250,11 +249,7 @@ def certify_on_episodes(
 
 def _check_call(limits: Any, iterations: Any, seed: Any, time_limit: Any, callback: Any) -> int:
     check_count(iterations, "iterations", least=0)
-    check_count(seed, "seed", least=0)
-    if time_limit is not None:
-        check_nonnegative(time_limit, "time_limit")
-    if callback is not None and not callable(callback):
-        raise TypeError(f"callback must be callable, not {type(callback).__name__}")
+    check_run(time_limit, seed, callback)
     table = as_floats(limits, "limits")
     if table.ndim != 1:
         raise ValueError(f"limits must be a list with one number per cost, got {limits!r}")
@@ -280,14 +275,7 @@ def _draw(board: Any, news: Snapshot) -> None:
 
 def _with_one_argument(callback: Callable[..., Any] | None) -> Callback | None:
     """Older callbacks take a row and its number; they are still called with both."""
-    if callback is None:
-        return None
-    try:
-        parameters = inspect.signature(callback).parameters.values()
-    except (TypeError, ValueError):
-        return callback
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if len([p for p in positional if p.default is p.empty]) < 2:
+    if callback is None or (required_arguments(callback) or 0) < 2:
         return callback
     return lambda news: callback(news, news.iteration)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from cmdpkit.checks import check_confidence, check_count, check_nonnegative
+from cmdpkit.checks import check_confidence, check_count, check_nonnegative, required_arguments
 from cmdpkit.cluster import check_cluster, distributed, in_order, using
 from cmdpkit.insight.league import BY, Comparison, Run
 from cmdpkit.insight.trials import ModelTrial, is_random, trial
@@ -278,14 +278,7 @@ def _target(name: str | None, subject: Any, number: int = 0) -> Target:
 
 def _takes_a_seed(subject: Any) -> bool:
     """A function of one argument makes models; environments are made by functions of none, or classes."""
-    if not callable(subject) or isinstance(subject, type):
-        return False
-    try:
-        parameters = inspect.signature(subject).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return len([p for p in positional if p.default is p.empty]) == 1
+    return callable(subject) and not isinstance(subject, type) and required_arguments(subject) == 1
 
 
 def entrants_of(methods: Any) -> list[Entrant]:

@@ -10,6 +10,7 @@ from cmdpkit.checks import check_count, check_nonnegative
 from cmdpkit.model import CMDP, ShardedCMDP, check_model, refuse_averages
 from cmdpkit.options import options_of, validated
 from cmdpkit.rules.registry import names
+from cmdpkit.run.budget import check_run
 from cmdpkit.run.choice import Choice, choose, takes_multipliers
 from cmdpkit.run.deterministic import refuse_large
 from cmdpkit.run.first_order import with_start
@@ -32,11 +33,7 @@ def check_call(model: Any, tol: Any, max_iterations: Any, time_limit: Any, seed:
     check_nonnegative(tol, "tol")
     if max_iterations is not None:
         check_count(max_iterations, "max_iterations", least=0)
-    if time_limit is not None:
-        check_nonnegative(time_limit, "time_limit")
-    check_count(seed, "seed", least=0)
-    if callback is not None and not callable(callback):
-        raise TypeError(f"callback must be callable, not {type(callback).__name__}")
+    check_run(time_limit, seed, callback)
 
 
 def check_lowered_sampling(model: CMDP, sampling: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import Array, check_count, check_nonnegative
 from cmdpkit.evaluation.patience import cancelled
 from cmdpkit.run.status import Status
 
@@ -141,3 +141,12 @@ class Budget:
             yield
         finally:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def check_run(time_limit: Any, seed: Any, callback: Any) -> None:
+    """Check the arguments that all runs take."""
+    if time_limit is not None:
+        check_nonnegative(time_limit, "time_limit")
+    check_count(seed, "seed", least=0)
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback must be callable, not {type(callback).__name__}")

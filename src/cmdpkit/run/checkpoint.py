@@ -15,6 +15,22 @@ SECONDS = 5.0
 """Seconds between checkpoints; longer if writing would take more than a twentieth of the time."""
 
 
+class Pace:
+    """When the state of a run is to be written again."""
+
+    def __init__(self) -> None:
+        self._due = time.perf_counter() + SECONDS
+
+    @property
+    def is_due(self) -> bool:
+        return time.perf_counter() >= self._due
+
+    def wrote(self, started: float) -> None:
+        """Take note that the state has been written since the time `started`."""
+        now = time.perf_counter()
+        self._due = now + max(SECONDS, 20.0 * (now - started))
+
+
 class Checkpoint:
     """A file with the state of a run; without a path it does nothing.
 
@@ -37,7 +53,7 @@ class Checkpoint:
         self._write, self._read = write, read
         if path is not None:
             check_folder(path)
-        self._due = time.perf_counter() + SECONDS
+        self._pace = Pace()
 
     def load(self) -> dict[str, Any] | None:
         """The state in the file, or None if there is no file."""
@@ -75,13 +91,12 @@ class Checkpoint:
             self._write(self.path, "cmdpkit checkpoint", arrays | {"run": json.dumps(self.run)})
         except OSError as error:  # a full disk must not end the run
             warnings.warn(f"the checkpoint {self.path} could not be written: {error}", stacklevel=2)
-        now = time.perf_counter()
-        self._due = now + max(SECONDS, 20.0 * (now - started))
+        self._pace.wrote(started)
 
     @property
     def is_due(self) -> bool:
         """Whether it is time to write the state again."""
-        return self.path is not None and time.perf_counter() >= self._due
+        return self.path is not None and self._pace.is_due
 
     def save_when_due(self, state: Callable[[], dict[str, Any]]) -> None:
         if self.is_due:

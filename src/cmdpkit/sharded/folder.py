@@ -15,7 +15,7 @@ from typing import Any
 
 from cmdpkit.files import PathLike, write_json
 from cmdpkit.model.sharded import MODEL_FILE
-from cmdpkit.run.checkpoint import SECONDS
+from cmdpkit.run.checkpoint import Pace
 from cmdpkit.sharded.crew import Crew
 
 HEAD = "run.json"
@@ -55,7 +55,7 @@ class Folder:
         self.run = json.loads(json.dumps({"model": crew.model.fingerprint, **run}))
         self._kept: list[str] = []  # policies in the folder
         self._last = ""  # name of the slices in it
-        self._due = time.perf_counter() + SECONDS
+        self._pace = Pace()
 
     def load(self, read: str, restore: Callable[[dict[str, Any]], None]) -> bool:
         """Let the blocks read their slices by the operation `read`, and call `restore` with what `save` was given.
@@ -96,10 +96,9 @@ class Folder:
             self._last = name
         except OSError as error:  # a full disk must not end the run
             warnings.warn(f"the checkpoint in {self.path} could not be written: {error}", stacklevel=2)
-        now = time.perf_counter()
-        self._due = now + max(SECONDS, 20.0 * (now - started))
+        self._pace.wrote(started)
 
     @property
     def is_due(self) -> bool:
         """Whether it is time to write the state again."""
-        return self.path is not None and time.perf_counter() >= self._due
+        return self.path is not None and self._pace.is_due
