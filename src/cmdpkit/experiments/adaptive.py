@@ -14,9 +14,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.drawing import STYLES, clip, curve, figure
+from cmdpkit.drawing import STYLES, figure
 from cmdpkit.experiments import growing_bounds
 from cmdpkit.experiments.common import Claim, Section, Settings, append_row, random_instance, read_csv, write_csv
+from cmdpkit.experiments.error_curves import (
+    FLOOR,
+    TOL,
+    append_curve,
+    count,
+    crossing,
+    empty_rows,
+    first_within,
+    plot_curves,
+    read_curves,
+)
 from cmdpkit.learners.exact import ExactLearner
 from cmdpkit.learners.tabular import LOWEST_LOG_PROBABILITY, reference_span
 from cmdpkit.model import CMDP
@@ -32,8 +43,6 @@ from cmdpkit.solver import solve
 STEPS = 2_000
 BOUND_STEPS = 12
 EXTENDED_STEPS = 24
-TOL = 1e-6
-FLOOR = 1e-14
 FIXED = [(step, eta_dual) for step in (1.0, 5.0, 20.0, 100.0) for eta_dual in (0.3, 1.0, 3.0, 10.0)]
 """Pairs of fixed steps that are tried, in units of the model's spans; the best one is shown."""
 
@@ -126,16 +135,9 @@ def errors(cmdp: CMDP, iterates: Iterator[Iterate], optimum: float, steps: int) 
     return np.array(found)
 
 
-def first_within(error: Array, tol: float = TOL) -> float:
-    """The first step from which the error stays within `tol`; infinity if it does not."""
-    outside = np.flatnonzero(~(error <= tol))
-    first = outside[-1] + 2 if outside.size else 1
-    return float(first) if first <= len(error) else np.inf
-
-
 def run(settings: Settings) -> None:
     steps = 50 if settings.quick else STEPS
-    rows: dict[str, list[Any]] = {"model": [], "method": [], "k": [], "error": []}
+    rows = empty_rows()
     for name, cmdp in settings.track(list(models().items()), "adaptive: curves"):
         optimum = cmdp.sense * solve(cmdp, tol=1e-11).objective
         curves = {method: errors(cmdp, iterates, optimum, steps) for method, iterates in runs(cmdp).items()}
@@ -147,10 +149,7 @@ def run(settings: Settings) -> None:
         ]
         curves[BEST] = min(fixed, key=lambda error: (first_within(error), error[-1]))
         for method, error in curves.items():
-            shown = np.geomspace(1, len(error), 200).astype(int)
-            crossing = first_within(error)  # a step that must be in the file, for the table
-            for k in np.unique(np.append(shown, int(crossing) if np.isfinite(crossing) else 1)):
-                append_row(rows, (name, method, k, error[k - 1]))
+            append_curve(rows, name, method, error, points=200)
     write_csv(settings.folder / "adaptive.csv", rows)
     table: dict[str, list[Any]] = {"seed": [], "m": [], "gamma": [], "steps": [], "plain steps": []}
     for seed in settings.track(range(3 if settings.quick else settings.seeds), "adaptive: random instances"):
@@ -176,31 +175,8 @@ def _run_bounds(settings: Settings) -> None:
     write_csv(settings.folder / "adaptive_extended.csv", {"k": np.arange(1, steps + 1), "log10 V": np.array(logs)})
 
 
-def _curves(settings: Settings) -> dict[str, dict[str, tuple[Array, Array]]]:
-    data = read_csv(settings.folder / "adaptive.csv")
-    found: dict[str, dict[str, tuple[Array, Array]]] = {}
-    for name in dict.fromkeys(data["model"]):
-        found[str(name)] = {
-            method: (data["k"][chosen], data["error"][chosen])
-            for method in LOOKS
-            if (chosen := (data["model"] == name) & (data["method"] == method)).any()
-        }
-    return found
-
-
 def plot(settings: Settings) -> None:
-    curves = _curves(settings)
-    drawing, axes = figure(columns=len(curves))
-    for axis, (name, methods) in zip(axes[0], curves.items(), strict=True):
-        axis.set(xscale="log", yscale="log")
-        for method, (k, error) in methods.items():
-            curve(axis, k, np.maximum(error, FLOOR), LOOKS[method], method, lw=2.4 if method == BOTH else 1.2)
-        axis.axhline(TOL, color="k", lw=0.8, ls=":")
-        axis.set(title=name, xlabel="macro step (one policy evaluation each)")
-        clip(axis, 1e-13, 10.0)
-    axes[0, 0].set_ylabel("error of the last iterate")
-    drawing.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
-    settings.save(drawing, "adaptive")
+    plot_curves(settings, "adaptive", LOOKS, BOTH)
     _plot_bounds(settings)
 
 
@@ -234,9 +210,9 @@ def _parabola(k: Array, logs: Array) -> Array:
 def section(settings: Settings) -> Section:
     table = read_csv(settings.folder / "adaptive_random.csv")
     claims = []
-    for name, methods in _curves(settings).items():
-        steps = {method: _crossing(*curve) for method, curve in methods.items()}
-        shown = "; ".join(f"{method}: {_count(s, methods[method])}" for method, s in steps.items())
+    for name, methods in read_curves(settings, "adaptive", LOOKS).items():
+        steps = {method: crossing(curve) for method, curve in methods.items()}
+        shown = "; ".join(f"{method}: {count(s, methods[method])}" for method, s in steps.items())
         others = min((s for method, s in steps.items() if method != BOTH), default=np.inf)
         claims.append(
             Claim(
@@ -297,13 +273,3 @@ def _claims_of_theorems(settings: Settings) -> list[Claim]:
             "holds" if np.abs(curvature + 1.0).max() < 0.05 else "does not hold",
         ),
     ]
-
-
-def _crossing(k: Array, error: Array) -> float:
-    outside = np.flatnonzero(~(error <= TOL))
-    after = outside[-1] + 1 if outside.size else 0
-    return float(k[after]) if after < len(k) else np.inf
-
-
-def _count(steps: float, curve: tuple[Array, Array]) -> str:
-    return f"{steps:.0f}" if np.isfinite(steps) else f"not in {curve[0][-1]:.0f} ({curve[1][-1]:.0e})"

@@ -7,9 +7,20 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.drawing import METHODS, STYLES, clip, curve, figure
-from cmdpkit.experiments.adaptive import FIXED, FLOOR, TOL, first_within
+from cmdpkit.drawing import METHODS, STYLES
+from cmdpkit.experiments.adaptive import FIXED
 from cmdpkit.experiments.common import Claim, Section, Settings, append_row, random_instance, read_csv, write_csv
+from cmdpkit.experiments.error_curves import (
+    FLOOR,
+    TOL,
+    append_curve,
+    count,
+    crossing,
+    empty_rows,
+    first_within,
+    plot_curves,
+    read_curves,
+)
 from cmdpkit.learners.tabular import reference_span
 from cmdpkit.model import CMDP, AtLeast, AtMost
 from cmdpkit.problems import paper, two_queues
@@ -89,13 +100,10 @@ def random_average(seed: int) -> CMDP:
 
 def run(settings: Settings) -> None:
     steps, every = (40, 8) if settings.quick else (STEPS, 2)
-    rows: dict[str, list[Any]] = {"model": [], "method": [], "k": [], "error": []}
+    rows = empty_rows()
     for name, cmdp in settings.track(list(models().items()), "average: curves"):
         for method, error in runs(cmdp, steps, every).items():
-            shown = np.geomspace(1, len(error), 150).astype(int)
-            crossing = first_within(error)  # a step that must be in the file, for the table
-            for k in np.unique(np.append(shown, int(crossing) if np.isfinite(crossing) else 1)):
-                append_row(rows, (name, method, k, error[k - 1]))
+            append_curve(rows, name, method, error, points=150)
     write_csv(settings.folder / "average.csv", rows)
     table: dict[str, list[Any]] = {"seed": [], "m": [], "steps": [], "gap": [], "violation": []}
     for seed in settings.track(range(3 if settings.quick else settings.seeds), "average: random instances"):
@@ -109,42 +117,19 @@ def run(settings: Settings) -> None:
     write_csv(settings.folder / "average_random.csv", table)
 
 
-def _curves(settings: Settings) -> dict[str, dict[str, tuple[Array, Array]]]:
-    data = read_csv(settings.folder / "average.csv")
-    return {
-        str(name): {
-            method: (data["k"][chosen], data["error"][chosen])
-            for method in LOOKS
-            if (chosen := (data["model"] == name) & (data["method"] == method)).any()
-        }
-        for name in dict.fromkeys(data["model"])
-    }
-
-
 def plot(settings: Settings) -> None:
-    curves = _curves(settings)
-    drawing, axes = figure(columns=len(curves))
-    for axis, (name, methods) in zip(axes[0], curves.items(), strict=True):
-        axis.set(xscale="log", yscale="log")
-        for method, (k, error) in methods.items():
-            curve(axis, k, error, LOOKS[method], method, lw=2.4 if method == GROWING else 1.2)
-        axis.axhline(TOL, color="k", lw=0.8, ls=":")
-        axis.set(title=name, xlabel="macro step (one policy evaluation each)")
-        clip(axis, 1e-13, 10.0)
-    axes[0, 0].set_ylabel("error of the last iterate")
-    drawing.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
-    settings.save(drawing, "average")
+    plot_curves(settings, "average", LOOKS, GROWING)
 
 
 def section(settings: Settings) -> Section:
     claims = []
-    for name, methods in _curves(settings).items():
-        steps = {method: _crossing(*curve) for method, curve in methods.items()}
+    for name, methods in read_curves(settings, "average", LOOKS).items():
+        steps = {method: crossing(curve) for method, curve in methods.items()}
         others = min(s for method, s in steps.items() if method != GROWING)
         claims.append(
             Claim(
                 f"{name}: steps until the last iterate stays within 1e-6 of the optimum",
-                "; ".join(f"{method}: {_count(s, methods[method])}" for method, s in steps.items()),
+                "; ".join(f"{method}: {count(s, methods[method])}" for method, s in steps.items()),
                 "holds: the default is the fastest" if steps[GROWING] < others else "does not hold",
             )
         )
@@ -167,13 +152,3 @@ def section(settings: Settings) -> Section:
         "in parts of a model it fails, and `auto` is the method. What is certified does not depend on how a policy was "
         "found.",
     )
-
-
-def _crossing(k: Array, error: Array) -> float:
-    outside = np.flatnonzero(~(error <= TOL))
-    after = outside[-1] + 1 if outside.size else 0
-    return float(k[after]) if after < len(k) else np.inf
-
-
-def _count(steps: float, curve: tuple[Array, Array]) -> str:
-    return f"{steps:.0f}" if np.isfinite(steps) else f"not in {curve[0][-1]:.0f} ({curve[1][-1]:.0e})"
