@@ -1651,7 +1651,7 @@ MUTANTS: list[Mutant] = [
             "the average is the last",
         ),
         ("iterate.v - self.margins", "iterate.v + self.margins", "tightened limits are recorded twice"),
-        (" + problem.stated(problem.signs * row.lost)", "", "histories lose digits to large limits"),
+        (" + problem.stated(problem.signs * lost)", "", "histories lose digits to large limits"),
         ('self.last_weights = np.array(state["last_weights"])', "pass", "checkpoints forget the last weights"),
         ("int(steps), float(time), int(samples),", "int(steps), float(time), 0,", "checkpoints forget the samples"),
         (
