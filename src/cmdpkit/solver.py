@@ -53,7 +53,7 @@ from cmdpkit.settings import Sampling
 from cmdpkit.simulators import ModelSimulator, Simulator
 
 LOG = logging.getLogger("cmdpkit")
-LOG.addHandler(logging.NullHandler())  # silent, unless the program that uses the package wants to hear
+LOG.addHandler(logging.NullHandler())  # silent unless the application configures logging
 
 FIRST_ORDER_ITERATIONS = 10_000
 GROWING_ITERATIONS = 300
@@ -89,8 +89,8 @@ def solve(
         tol: relative gap |objective − bound| / max(1, |objective|), and violation of each limit relative to
             max(1, |limit|). With 0.0 a first-order method runs for exactly `max_iterations` macro steps.
         max_iterations: macro steps of a first-order method (default 10,000; 300 with growing steps or samples), or
-            oracle calls of "auto" and "columns". Where 300 growing steps by default prove nothing, "columns" continues
-            from there; where so many were asked for, the best policy so far is returned.
+            oracle calls of "auto" and "columns". Where the default of 300 growing steps proves nothing, "columns"
+            continues from there; a number that was given is kept, and the best policy so far is returned.
         time_limit: seconds. After that the best policy so far is evaluated and certified: about a second for 100,000
             states, and more for more.
         seed: seed of all random numbers; exact methods use none.

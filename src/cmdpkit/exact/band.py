@@ -51,7 +51,7 @@ STEEPER, LEAST_PRICE = (0.25, 1.0, 8.0, 64.0), 0.01
 """Where no policy is inside the limits, prices rise by these factors; no price counts as less than this (scaled)."""
 
 ENOUGH = 0.2
-"""The oracle is asked to this part of the distance that the bounds may have."""
+"""The accuracy asked of the oracle, as a part of the distance that the bounds may have."""
 
 ANCHOR_BYTES = 200_000_000
 """Memory for the ends of earlier searches: the next one continues from the nearest."""
@@ -66,13 +66,13 @@ class Upper(NamedTuple):
 
 
 class Band:
-    """Bounds on the optimum for all limits of a model; `improve` brings them together where it is asked to.
+    """Bounds on the optimum for all limits of a model; `improve` brings them together at given limits.
 
     Args:
         cmdp: the model. Limits are given as `offsets` (m,): sign · limit, so that more is always looser.
         tol: accuracy, as in `solve`.
         axes: limits that vary. The others may be violated by half of `tol` where they cannot be met with room.
-        stop: asked whether to give up.
+        stop: called during a search; True ends it.
     """
 
     def __init__(self, cmdp: CMDP, tol: float, axes: list[int], stop: Stop = never) -> None:

@@ -21,7 +21,7 @@ class Block(NamedTuple):
 
     transitions: Any  # (n·A, S) scipy.sparse, row (s − first)·A + a; with `available` a row for each available pair
     quantities: Any  # (m + 1, n, A): reward (or cost), then what each limit bounds; or (m + 1, rows)
-    initial: Any = None  # (n,) part of the initial distribution; None where the model says it
+    initial: Any = None  # (n,) part of the initial distribution; None where the model has it
     available: Any = None  # (n, A) booleans; None where all actions are available
 
 

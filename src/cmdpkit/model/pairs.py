@@ -16,7 +16,7 @@ from cmdpkit.checks import Array, PairTable, refreeze
 from cmdpkit.model.labels import Label, index_of, is_hashable, labels_from_json, labels_to_json
 
 SHORT, MANY = 16, 500
-"""Rows of at most so many numbers, if there are so many rows, are compared 3 to 50 times as fast column by column."""
+"""At least MANY rows of at most SHORT numbers are compared 3 to 50 times as fast column by column."""
 
 
 class Pairs:

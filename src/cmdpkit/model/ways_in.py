@@ -141,9 +141,9 @@ class WaysIn:
         """A model estimated from logged transitions: frequencies as probabilities, means as rewards and costs.
 
         The log has one row per step with the columns state, action, next_state, reward (or cost), and one per further
-        cost. Actions that were never tried in a state are not available there, and no prior is added; `counts` tells
-        how often each pair was tried. States in which the log ends are never left: list them as `absorbing` if the
-        process ends there. All arguments are those of `from_table`.
+        cost. Actions that were never tried in a state are not available there, and no prior is added; `counts`
+        holds how often each pair was tried. States in which the log ends are never left: list them as `absorbing` if
+        the process ends there. All arguments are those of `from_table`.
 
         Example:
             >>> import cmdpkit as ck
@@ -178,7 +178,7 @@ class WaysIn:
         progress: bool | Callable[[int, int], None] = False,
         **options: Unpack[ModelOptions],
     ) -> CMDP:
-        """A model from a function that tells what an action does in a state, explored from the initial states.
+        """A model from a function that returns the outcomes of an action in a state, explored from the initial states.
 
         Args:
             function: called with (state, action); returns a list of outcomes (probability, next state, reward, costs).
@@ -193,8 +193,8 @@ class WaysIn:
             max_states: the exploration stops with an error when it finds more states.
             vectorised: whether `function` takes and returns arrays. It is called with an array of n states, of shape
                 (n,) or (n, d) and type int64, and the array of the n numbers of the actions; it returns the tuple
-                (row, probability, next states, reward, costs) with one entry per outcome, where row (0 to n − 1) tells
-                to which of the n pairs the outcome belongs. Costs are a list of arrays or a dict by name.
+                (row, probability, next states, reward, costs) with one entry per outcome, where row (0 to n − 1) is
+                the number of the pair to which the outcome belongs. Costs are a list of arrays or a dict by name.
             progress: True to print how many states were explored and found, or a function called with both numbers.
             constraints: limits with the name of a cost, as in `AtMost("wear", 4.0)`.
             gamma, horizon, average, objective_name, objective_per_step: as for `CMDP`.

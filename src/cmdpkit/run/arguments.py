@@ -151,5 +151,5 @@ def _check_averages(model: CMDP | Simulator, sampling: Sampling) -> None:
             f"estimator={sampling.estimator!r} adds up discounted rollouts, and no rollout is long enough for a "
             'long-run average; learn it with Sampling(estimator="pooled")'
         )
-    if isinstance(model, Simulator) and sampling.mixing is not None:  # what is learned must not be lost
+    if isinstance(model, Simulator) and sampling.mixing is not None:  # refused now, not after learning
         averaging(model, sampling.mixing, sampling.confidence, sampling.certificate_rollouts)

@@ -79,7 +79,7 @@ class MirrorShard(SubspaceShard):
         return None, self.exchange.send(self.soft[self.own])
 
     def soft_sweep(self, inbox: Inbox) -> tuple[tuple[float, float], Messages]:
-        """U ← b + γ P_π U; tells the extremes of the change."""
+        """U ← b + γ P_π U; returns the extremes of the change."""
         self.exchange.receive(inbox, self.soft)
         after = self._soft_cost + self.gamma * (self.chain @ self.soft)
         change = after - self.soft[self.own]
@@ -92,7 +92,7 @@ class MirrorShard(SubspaceShard):
         return None, []
 
     def soft_backup(self, inbox: Inbox, weights: Array, step: float) -> tuple[Normaliser, Messages]:
-        """V ← V − ℓ/step with ℓ = log Σ_a π_k exp(−step (c̃ + γPV)) + step V; tells ℓ before."""
+        """V ← V − ℓ/step with ℓ = log Σ_a π_k exp(−step (c̃ + γPV)) + step V; returns ℓ before that."""
         self.exchange.receive(inbox, self.soft)
         level = self._level(weights, step)
         self.soft[self.own] -= level / step
@@ -116,7 +116,7 @@ class MirrorShard(SubspaceShard):
         logits = self.anchor - step * ahead
         self.log_pi = self._softmax(logits)
         rows = self.pairs.rows(0)
-        # Any action tells ℓ = log Z + step Ṽ
+        # Any action gives ℓ = log Z + step Ṽ
         first = logits.ravel()[rows] - self.log_pi.ravel()[rows]
         self.level = first + step * self.soft[self.own]
         return None, []
@@ -210,6 +210,6 @@ class MirrorShard(SubspaceShard):
 
 
 def build_shard(model: ShardedCMDP, threads: int, number: int) -> MirrorShard:
-    """A block on a worker, whose process may use so many threads."""
+    """A block on a worker, whose process may use at most this many threads."""
     use_at_most(threads)
     return MirrorShard(model, number)

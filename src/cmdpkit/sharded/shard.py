@@ -35,14 +35,14 @@ TURNS = 1.5
 
 
 class Setup(NamedTuple):
-    """What a block says of itself when it has been built."""
+    """What a block reports when it has been built."""
 
     facts: Facts
     sources: list[tuple[int, bool]]  # the blocks whose values it needs, and whether all of them
 
 
 class BackupSums(NamedTuple):
-    """What one Bellman backup says about a block."""
+    """The numbers of one Bellman backup of a block."""
 
     low: float  # of TV − V
     high: float
@@ -55,7 +55,7 @@ class BackupSums(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """What one sweep says about a block, for every column."""
+    """The numbers of one sweep of a block, for every column."""
 
     low: Array  # of TV − V
     high: Array
@@ -193,7 +193,7 @@ class Shard:
         return None, []
 
     def follow(self, _: Inbox, name: str) -> tuple[Any, Messages]:
-        """Make a policy that was kept the current one; tells the largest error of a sum of probabilities."""
+        """Make a kept policy the current one; returns the largest error of a sum of probabilities."""
         self.chain = self._look = None  # their memory first
         if name in self.kept:
             return self._follow(self.kept[name])
@@ -275,7 +275,7 @@ class Shard:
         return 0.0, self._flow()
 
     def flow(self, inbox: Inbox, last: bool) -> tuple[float, Messages]:
-        """x ← ρ + γ P_πᵀ x; tells how much has changed in the 1-norm."""
+        """x ← ρ + γ P_πᵀ x; returns the change in the 1-norm."""
         moved = self._moved[self.own]
         self.exchange.receive_back(inbox, moved)
         after = self.initial + self.gamma * moved

@@ -30,7 +30,7 @@ class Form(NamedTuple):
 
 
 class Product(NamedTuple):
-    """What a product says about a block, per column."""
+    """The numbers of one product on a block, per column."""
 
     sums: Array  # of every vector with the product, of the product with itself, and of the last vector with itself
     low: Any = None  # extremes of the residual, and Σ |r|, where a cycle has begun
@@ -109,7 +109,7 @@ class SubspaceShard(Shard):
     # -- the basis --------------------------------------------------------------------------------------------------
 
     def _begin_basis(self, vectors: int, rows: int, width: int, own: slice) -> None:
-        """A basis of tables with so many rows, `own` of which are this block's states."""
+        """A basis of tables with this number of rows, `own` of which are the block's states."""
         self._rows = own
         self._basis, self._count = np.zeros((vectors + 1, rows, width)), 0
         self._w, self._found = np.zeros((rows, width)), np.zeros((self.states, width))
