@@ -51,6 +51,10 @@ def test_the_band_contains_the_lp_everywhere(seed):
     assert not np.isfinite(curve.at(beyond)).any()
     with pytest.raises(AssertionError, match="infeasible"):
         lp_optimum(cmdp.with_limits(c0=beyond))
+    nearly = curve.least[0] - sign * 1e-7 * max(1.0, abs(curve.least[0]))
+    assert not np.isfinite(curve.at(nearly)).any()
+    with pytest.raises(ValueError, match="no policy is known"):
+        curve.policy(nearly)
     weights = curve.infeasibility
     assert (weights >= 0.0).all()
     margin = lp_minimum(cmdp.with_limits(c0=beyond), weights)
@@ -136,6 +140,8 @@ def test_limits_that_leave_no_room_are_met_to_the_tolerance():
     assert 0.0 < curve.violation <= curve.tol
     assert curve.complete
     np.testing.assert_allclose(curve.limits, [0.5, 3.0], atol=1e-3)
+    proved, attained = curve.least
+    assert 0.499999 < proved <= attained <= curve.limits[0]
     for x in np.linspace(0.51, 3.0, 9):
         assert np.mean(curve.at(x)) == pytest.approx(2.0 - 0.8 * (x - 0.5), abs=1e-3)
 

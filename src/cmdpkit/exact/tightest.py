@@ -44,7 +44,8 @@ def tightest(band: Band, axis: int) -> tuple[float, float]:
     band.refuted.append(Cut(y, offsets, margin))
     loose = band.cmdp.offsets.copy()
     loose[axis] = band.loosest[axis]
-    return margin, band.upper(loose, objective=axis + 1).value
+    # A mixture that meets the others only to `tol` may be tighter than what is proved of those that meet them.
+    return margin, max(margin, band.upper(loose, objective=axis + 1).value)
 
 
 def _exchanged(cmdp: CMDP, axis: int) -> tuple[CMDP, float]:

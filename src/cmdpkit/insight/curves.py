@@ -12,7 +12,7 @@ import numpy as np
 
 from cmdpkit.certificates.certificate import finite
 from cmdpkit.checks import Array
-from cmdpkit.exact.band import Band
+from cmdpkit.exact.band import Band, Upper
 from cmdpkit.files import PathLike, write_whole
 from cmdpkit.model import CMDP
 from cmdpkit.policy import raised_policy
@@ -78,11 +78,11 @@ class Frontier(Shown):
 
     def at(self, limit: float) -> tuple[float, float]:
         """(lower, upper) bounds on the optimum at any limit; both infinite where it is proved that it cannot be met."""
-        return _bounds(self.model, self.band, {self.name: limit})
+        return _bounds(self, {self.name: limit})
 
     def policy(self, limit: float) -> Any:
         """A policy that attains the objective at this limit."""
-        return _policy(self.model, self.band, {self.name: limit})
+        return _policy(self, {self.name: limit})
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary of plain numbers per limit; None where there is no number."""
@@ -133,11 +133,11 @@ class Surface(Shown):
 
     def at(self, first: float, second: float) -> tuple[float, float]:
         """(lower, upper) bounds on the optimum at any two limits."""
-        return _bounds(self.model, self.band, dict(zip(self.names, (first, second), strict=True)))
+        return _bounds(self, dict(zip(self.names, (first, second), strict=True)))
 
     def policy(self, first: float, second: float) -> Any:
         """A policy that attains the objective at these limits."""
-        return _policy(self.model, self.band, dict(zip(self.names, (first, second), strict=True)))
+        return _policy(self, dict(zip(self.names, (first, second), strict=True)))
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary of plain numbers per grid point."""
@@ -178,21 +178,27 @@ def in_users_sense(cmdp: CMDP, lower: Any, upper: Any) -> tuple[Any, Any]:
     return (-upper, -lower) if cmdp.maximise else (lower, upper)
 
 
-def _bounds(cmdp: CMDP, band: Band, limits: dict[str, float]) -> tuple[float, float]:
-    offsets = cmdp.with_limits(limits).offsets
-    lower, upper = band.lower(offsets)[0], band.upper(offsets).value
-    if not np.isfinite(upper) and band.refutation(offsets)[0] > 0.0:
+def _bounds(found: Frontier | Surface, limits: dict[str, float]) -> tuple[float, float]:
+    offsets = found.model.with_limits(limits).offsets
+    lower, upper = found.band.lower(offsets)[0], _upper(found, offsets).value
+    if not np.isfinite(upper) and found.band.refutation(offsets)[0] > 0.0:
         lower = np.inf
-    low, high = in_users_sense(cmdp, lower, upper)
+    low, high = in_users_sense(found.model, lower, upper)
     return float(low), float(high)
 
 
-def _policy(cmdp: CMDP, band: Band, limits: dict[str, float]) -> Any:
-    found = band.upper(cmdp.with_limits(limits).offsets)
-    if found.weights is None:
+def _policy(found: Frontier | Surface, limits: dict[str, float]) -> Any:
+    upper = _upper(found, found.model.with_limits(limits).offsets)
+    if upper.weights is None:
         raise ValueError(f"no policy is known that meets the limits with {limits}; see frontier.least")
-    policy = band.policy(found.weights)
-    return policy if cmdp.lowering is None else raised_policy(cmdp, policy)
+    policy = found.band.policy(upper.weights)
+    return policy if found.model.lowering is None else raised_policy(found.model, policy)
+
+
+def _upper(found: Frontier | Surface, offsets: Array) -> Upper:
+    """The best mixture within the limits; one that meets them only to `tol` counts where `violation` says so."""
+    upper = found.band.upper(offsets)
+    return Upper(np.inf, None) if upper.relaxed and not found.violation else upper
 
 
 def _summary(found: Frontier | Surface) -> dict[str, Any]:
