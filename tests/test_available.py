@@ -435,3 +435,14 @@ def test_arithmetic_over_the_actions_of_a_state():
     states, actions = pairs.of(np.arange(6))
     np.testing.assert_array_equal(states, [0, 0, 1, 2, 2, 2])
     np.testing.assert_array_equal(actions, [1, 3, 0, 0, 2, 3])
+
+
+def test_an_initial_state_is_read_as_a_label_where_labels_are_numbers():
+    def model(labels, initial):
+        return ck.CMDP(np.ones((2, 1, 2)) / 2, reward=[[0.0], [1.0]], gamma=0.5, initial=initial, state_labels=labels)
+
+    np.testing.assert_array_equal(model([1, 0], 0).initial, [0.0, 1.0])
+    np.testing.assert_array_equal(model(["a", "b"], 1).initial, [0.0, 1.0])
+    np.testing.assert_array_equal(model([None, "b"], None).initial, [0.5, 0.5])  # the default, not the label
+    with pytest.raises(ValueError, match="there is no state 1; the states are 10, 20"):
+        model([10, 20], 1)

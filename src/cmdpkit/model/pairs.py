@@ -7,6 +7,7 @@ the same, and what differs (sums over the actions of a state, say) is written he
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -307,9 +308,14 @@ def initial_state(initial: Any, pairs: Pairs) -> Any:
         for label, probability in initial.items():
             distribution[pairs.state_index(label)] = probability
         return distribution
-    if pairs.state_labels is None:
+    labels = pairs.state_labels
+    if labels is None or initial is None:
         if isinstance(initial, str):
             raise ValueError(f"initial is {initial!r}, but the model has no state_labels; use the number of a state")
         return initial
-    known = is_hashable(initial) and (isinstance(initial, (str, bytes)) or initial in pairs.state_labels)
-    return pairs.state_index(initial) if known else initial
+    named = isinstance(initial, (str, bytes)) or (_is_whole(initial) and any(map(_is_whole, labels)))
+    return pairs.state_index(initial) if named or (is_hashable(initial) and initial in labels) else initial
+
+
+def _is_whole(label: Any) -> bool:
+    return isinstance(label, Integral) and not isinstance(label, bool)
