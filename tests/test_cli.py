@@ -1045,6 +1045,7 @@ def test_limits_are_replaced_by_name(cmdpkit, shop):
         ("use=1", "the limit of constraint 'use' is (low, high), not 1.0"),
         ("use=2,1", "low of constraint 'use' is 2, above high"),
         ("wear=nan", "must be finite"),
+        ("wear<=1", "--limit 'wear<=1': the model says on which side 'wear' is limited; write 'wear=1'"),
     ],
 )
 def test_wrong_limits_exit_2(cmdpkit, shop, limit, words):
@@ -1052,6 +1053,48 @@ def test_wrong_limits_exit_2(cmdpkit, shop, limit, words):
     assert run.code == 2
     assert words in run.err
     assert run.err.count("\n") == 1
+
+
+def test_what_is_given_twice_is_refused(cmdpkit, shop, machine):
+    for flags, words in (
+        (("--limit", "wear=1", "--limit", "wear=2"), "--limit wear=... was given twice"),
+        (("--unit", "wear=1", "--unit", "wear=2"), "--unit wear=... was given twice"),
+    ):
+        run = cmdpkit("diagnose", shop[0], *flags)
+        assert (run.code, words in run.err) == (2, True)
+    table = ("solve", machine, "--set", "reward=profit", "--set", "gamma=0.9")
+    assert "--set gamma=... was given twice" in cmdpkit(*table, "--set", "gamma=0.8").err
+    assert "the initial state was given twice" in cmdpkit(*table, "--set", "initial=good", "--initial", "bad").err
+    assert (
+        "--set states=... was given twice"
+        in cmdpkit("problems", "garnet", "--set", "states=3", "--set", "states=4").err
+    )
+    averages = ("solve", machine, "--set", "reward=profit", "--average", "--json")
+    twice = cmdpkit(*averages, "--set", "average=True").json  # says the same
+    assert twice["objective"] == cmdpkit(*averages).json["objective"]
+
+
+def test_nothing_is_written_over_the_model_or_over_each_other(cmdpkit, machine, tmp_path):
+    table = (machine, "--set", "reward=profit", "--set", "gamma=0.9", "--limit", "wear<=4")
+    for run in (
+        cmdpkit("frontier", *table, "--csv", machine),
+        cmdpkit("report", *table, "--out", machine),
+    ):
+        assert run.code == 2
+        assert "would overwrite the model" in run.err
+    both = tmp_path / "both.png"
+    assert "--csv and --plot name the same file" in cmdpkit("frontier", *table, "--csv", both, "--plot", both).err
+    assert machine.read_text() == MACHINE
+
+
+def test_a_report_of_a_saved_result_takes_no_flags_of_a_model(cmdpkit, tmp_path):
+    saved, out = tmp_path / "run.npz", tmp_path / "report.html"
+    ck.solve(ck.problems.paper()).save(saved)
+    for flag, value in (("--limit", "utility=2"), ("--set", "gamma=0.5"), ("--initial", "3"), ("--tol", "1e-3")):
+        run = cmdpkit("report", saved, "--out", out, flag, value)
+        assert run.code == 2
+        assert f"is a saved result, which is reported as it is: leave out {flag}" in run.err
+    assert not out.exists()
 
 
 def test_certify_takes_parameters_and_limits(cmdpkit, shop, tmp_path):

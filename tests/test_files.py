@@ -33,6 +33,13 @@ def test_a_failing_write_leaves_nothing_behind(tmp_path):
     assert (tmp_path / "f").read_text() == "old"
 
 
+def test_a_folder_in_the_way_is_named(tmp_path):
+    (tmp_path / "f").mkdir()
+    with pytest.raises(IsADirectoryError, match="it is a folder; give the name of a file"):
+        ck.problems.paper().save(tmp_path / "f")
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
 def test_a_new_file_has_ordinary_permissions(tmp_path):
     (tmp_path / "plain").write_bytes(b"")
     write_whole(tmp_path / "f", lambda file: file.write(b"x"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -85,8 +86,11 @@ def find_model(
 
     Names of limits that will be varied are in `varied`.
     """
+    if initial is not None and any(text.partition("=")[0].strip() == "initial" for text in parameters):
+        raise ValueError("the initial state was given twice: by --initial, and by --set initial=...")
     if is_table(name):
-        cmdp = _from_table(name, (*parameters, "average=True") if average else parameters, limits)
+        stated = any(text.replace(" ", "").lower() == "average=true" for text in parameters)
+        cmdp = _from_table(name, (*parameters, "average=True") if average and not stated else parameters, limits)
     else:
         cmdp = _find_model(name, parameters)
         if average:
@@ -121,29 +125,44 @@ def _state(cmdp: CMDP, text: str) -> int:
 
 def _with_limits(cmdp: CMDP, limits: tuple[str, ...]) -> CMDP:
     """The model with other limits, each given as NAME=VALUE or NAME=LOW,HIGH."""
-    wanted: dict[str, Any] = {}
-    for text in limits:
-        name, equals, value = text.rpartition("=")
-        try:
-            ends = tuple(float(part) for part in value.split(","))
-        except ValueError:
-            ends = ()
-        if not equals or not ends:
-            raise ValueError(f"--limit {text!r} must be NAME=VALUE with a number, or NAME=LOW,HIGH")
-        wanted[name] = ends[0] if len(ends) == 1 else ends
-    return cmdp.with_limits(wanted)
+    return cmdp.with_limits(once((_new_limit(text, cmdp.names) for text in limits), "--limit"))
+
+
+def _new_limit(text: str, known: list[str]) -> tuple[str, float | tuple[float, ...]]:
+    name, equals, value = text.rpartition("=")
+    try:
+        ends = tuple(float(part) for part in value.split(","))
+    except ValueError:
+        ends = ()
+    if not equals or not ends:
+        raise ValueError(f"--limit {text!r} must be NAME=VALUE with a number, or NAME=LOW,HIGH")
+    stated = name.rstrip("<>= ")
+    if name not in known and stated in known:
+        raise ValueError(
+            f"--limit {text!r}: the model says on which side {stated!r} is limited; write '{stated}={value}'"
+        )
+    return name, ends[0] if len(ends) == 1 else ends
+
+
+def once(given: Iterable[tuple[str, Any]], flag: str) -> dict[str, Any]:
+    """Values by their names; a name that was given twice is refused."""
+    found: dict[str, Any] = {}
+    for name, value in given:
+        if name in found:
+            raise ValueError(f"{flag} {name}=... was given twice; give it once")
+        found[name] = value
+    return found
 
 
 def _from_table(path: str, parameters: tuple[str, ...], limits: tuple[str, ...]) -> CMDP:
     """The model of a CSV file. The parameters are arguments of `CMDP.from_table`; limits have their sense in them."""
     from cmdpkit.model import CMDP
 
-    settings: dict[str, Any] = {}
     for text in parameters:
-        key, equals, value = text.partition("=")
-        if not equals:
+        if "=" not in text:
             raise ValueError(f"--set {text!r} must be KEY=VALUE")
-        settings[key] = _literal(value)
+    parts = (text.partition("=") for text in parameters)
+    settings = once(((key.strip(), _literal(value)) for key, _, value in parts), "--set")
     if not any(key in settings for key in ("gamma", "horizon", "average")):
         raise ValueError(
             f"{path} is a table, which does not say over which time to count: add --set gamma=0.9 (a discount factor), "
@@ -205,7 +224,7 @@ def built_in(name: str, parameters: tuple[str, ...]) -> CMDP:
 
     if name not in CATALOGUE:
         raise ValueError(f"unknown problem {name!r}; choose one of {', '.join(CATALOGUE)}")
-    settings = dict(setting(text) for text in parameters)
+    settings = once(map(setting, parameters), "--set")
     known = signature(CATALOGUE[name]).parameters
     unknown = [key for key in settings if key not in known]
     if unknown:
@@ -226,6 +245,15 @@ def setting(text: str, flag: str = "--set") -> tuple[str, Any]:
             return key.strip(), value
         known = "a number, true, false, a tuple or a quoted text"
         raise ValueError(f"{flag} {text!r} must be KEY=VALUE with {known}") from None
+
+
+def check_target(flag: str, path: str, model: str) -> None:
+    """Refuse a file that cannot be written, and the model's own."""
+    from cmdpkit.files import check_folder
+
+    check_folder(path)
+    if Path(path).exists() and Path(model).exists() and Path(path).samefile(model):
+        raise ValueError(f"{flag} {path} would overwrite the model {model}; choose another name")
 
 
 def need(*packages: str) -> None:

@@ -18,6 +18,7 @@ from cmdpkit.cli.common import (
     SET,
     find_model,
     need,
+    once,
     setting,
     show,
     show_table,
@@ -81,7 +82,7 @@ def compare(
         raise ValueError("--format needs --out, the folder of the figure")
     subjects = {name: _subject(name, parameters, seeds, limits) for name in models}
     environments = [name for name, subject in subjects.items() if isinstance(subject, str)]
-    given = dict(setting(text, "--option") for text in options)
+    given = once((setting(text, "--option") for text in options), "--option")
     average, sample = settings.pop("average"), settings.pop("sample")
     found = run(
         subjects,

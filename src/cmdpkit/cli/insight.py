@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,8 +19,10 @@ from cmdpkit.cli.common import (
     LIMIT,
     LIMIT_REACHED,
     SET,
+    check_target,
     find_model,
     is_table,
+    once,
     show,
 )
 
@@ -67,19 +70,21 @@ def frontier(
     Exit codes: 0 complete, 1 the tolerance was not reached, 2 bad input, 3 the other limits cannot be met.
     """
     from cmdpkit.drawing import check_paths, parsed_formats
-    from cmdpkit.files import check_folder
     from cmdpkit.insight.frontier import frontier as find
     from cmdpkit.report import frontier_report
 
-    if csv is not None:
-        check_folder(csv)
+    for flag, path in (("--csv", csv), ("--plot", plot)):
+        if path is not None:
+            check_target(flag, path, model)
+    if csv is not None and plot is not None and Path(csv).resolve() == Path(plot).resolve():
+        raise ValueError(f"--csv and --plot name the same file, {csv}; give two")
     if formats is not None and plot is None:
         raise ValueError("--format needs --plot, the file of the figure")
     wanted = parsed_formats(formats)
     if plot is not None:
         check_paths(plot, wanted)
     if values and len(values) != len(names):
-        raise ValueError(f"--limits was given {len(values)} times for {len(names)} limits; give it once per --limit")
+        raise ValueError(f"--limits was given {len(values)} times for {len(names)} --limit; give it once per --limit")
     lists = [[_number(text, "--limits") for text in part.split(",")] for part in values]
     limits = None if not lists else lists[0] if len(lists) == 1 else lists
     cmdp = find_model(model, parameters, names if is_table(model) else (), average=average, varied=names)
@@ -134,7 +139,8 @@ def diagnose(
 
     if relative and units:
         raise ValueError("give either --relative or --unit")
-    sizes = {name: _number(size, "--unit") for name, _, size in (text.rpartition("=") for text in units)}
+    parts = (text.rpartition("=") for text in units)
+    sizes = once(((name, _number(size, "--unit")) for name, _, size in parts), "--unit")
     cmdp = find_model(model, parameters, limits, average=average)
     found = find(cmdp, RELATIVE if relative else sizes or None, time_limit=time_limit)
     if as_json:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cmdpkit.cli.common import DONE, INFEASIBLE, INITIAL, LIMIT, LIMIT_REACHED, SET, find_model, setting
+from cmdpkit.cli.common import DONE, INFEASIBLE, INITIAL, LIMIT, LIMIT_REACHED, SET, check_target, find_model, setting
 
 
 @click.command(short_help="Write a report of a model or of training runs to one HTML file.")
@@ -25,7 +25,11 @@ from cmdpkit.cli.common import DONE, INFEASIBLE, INITIAL, LIMIT, LIMIT_REACHED, 
     "--time-limit", default=30.0, show_default=True, metavar="SECONDS", help="Time for the curves, all together."
 )
 @click.option(
-    "--episodes", default=1_000, show_default=True, help="Runs: fresh episodes that certify a policy; 0: none."
+    "--episodes",
+    default=1_000,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Runs: fresh episodes that certify a policy; 0: none.",
 )
 @SET
 @LIMIT
@@ -50,14 +54,16 @@ def report(
 
     Exit codes: 0 optimal or done, 1 a limit was reached, 2 bad input, 3 infeasible.
     """
-    from cmdpkit.files import check_folder
     from cmdpkit.insight.report import write_report
     from cmdpkit.run.status import Status
     from cmdpkit.solver import solve
 
-    check_folder(out)
+    for source in sources:
+        check_target("--out", out, source)
     told: dict[str, Any] = {"time_limit": time_limit, "frontiers": frontiers, "title": title}
+    flags = _flags(method, tol, parameters, limits, initial)
     if all(Path(source).is_dir() for source in sources):
+        _refuse(flags, f"{sources[0]} is the folder of a run")
         _report_runs(sources, out, title, episodes)
         sys.exit(DONE)
     if len(sources) > 1:
@@ -65,16 +71,24 @@ def report(
     source = sources[0]
     loaded = _saved(source)
     if loaded is not None:
+        _refuse(flags, f"{source} is a saved result")
         loaded.report(out, **told | {"title": title or Path(source).stem})
         click.echo(f"report written to {out}")
         sys.exit(DONE)
     cmdp = find_model(source, parameters, limits, initial)
     result = solve(cmdp, method, tol, progress=sys.stderr.isatty())
-    command = shlex.join(["cmdpkit", "report", source, *_flags(method, tol, parameters, limits, initial)])
+    command = shlex.join(["cmdpkit", "report", source, *flags])
     heading, subtitle, axes = about_model(source, parameters)
     write_report(result, out, **told | {"title": title or heading}, subtitle=subtitle, axes=axes, command=command)
     click.echo(f"{result.status.value}: report written to {out}")
     sys.exit({Status.OPTIMAL: DONE, Status.INFEASIBLE: INFEASIBLE}.get(result.status, LIMIT_REACHED))
+
+
+def _refuse(flags: list[str], known: str) -> None:
+    if flags:
+        raise ValueError(
+            f"{known}, which is reported as it is: leave out {flags[0]}, or give the model to solve it again"
+        )
 
 
 def _flags(

@@ -21,6 +21,7 @@ from cmdpkit.cli.common import (
     SET,
     WITH_POLICY,
     built_in,
+    check_target,
     find_model,
     listing,
     show,
@@ -207,14 +208,10 @@ def _with_sampling(settings: dict[str, Any], sample: bool) -> dict[str, Any]:
 
 
 def _check_out(out: str, model: str) -> None:
-    from cmdpkit.files import check_folder
-
-    check_folder(out)
     if Path(out).suffix == ".json":
         raise ValueError(f"--out {out} is the file of the policy (.npz); the summary is written next to it as .json")
-    for target in (Path(out), _beside(out)):
-        if target.exists() and Path(model).exists() and target.samefile(model):
-            raise ValueError(f"--out {out} would overwrite the model {model}; choose another name")
+    for target in (out, str(_beside(out))):
+        check_target("--out", target, model)
 
 
 def _beside(out: str) -> Path:

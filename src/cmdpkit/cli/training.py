@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cmdpkit.cli.common import CLUSTER, DONE, JSON, LIMIT_REACHED, WITH_POLICY, need, setting, show
+from cmdpkit.cli.common import CLUSTER, DONE, JSON, LIMIT_REACHED, WITH_POLICY, need, once, setting, show
 from cmdpkit.cli.flags import Derived, method_flags, method_names, settings_flags
 from cmdpkit.settings import NeuralSettings
 
@@ -67,7 +67,7 @@ def train(env: str, method: str, seed: int, out: str | None, others: tuple[str, 
     from cmdpkit.training import train as run
 
     settings = {name: value for name, value in settings.items() if value is not None}
-    more = dict(setting(text) for text in others)
+    more = once(map(setting, others), "--set")
     clash = [key for key in more if key in (*settings, "seed", "method", "out", "env", "progress", "callback")]
     if clash:
         raise ValueError(f"--set {clash[0]}=... has its own flag; see cmdpkit train --help")
