@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from itertools import islice
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -99,6 +100,59 @@ def test_wrong_predictions_do_not_move_the_limit(optimism):
     values = np.array([i.v[0] for i in run(plant, 600)])
     assert abs(values[-200:].mean()) < 0.01
     assert np.abs(values[-200:]).max() < 0.1
+
+
+class Heater(gymnasium.Env):
+    """A room that is to be warm, at the cost of heating, in any units."""
+
+    observation_space = gymnasium.spaces.Box(-50.0, 50.0, (2,), dtype=np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, reward=1.0, cost=1.0):
+        self.reward, self.cost = reward, cost
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.inside, self.outside, self.minute = 20.0, self.np_random.uniform(0.0, 5.0), 0
+        return np.array([self.inside, self.outside], dtype=np.float32), {}
+
+    def step(self, action):
+        self.inside += 0.03 * (self.outside - self.inside) + 1.2 * action
+        self.minute += 1
+        seen = np.array([self.inside, self.outside], dtype=np.float32)
+        return seen, -self.reward * abs(self.inside - 20.0), False, self.minute >= 50, {"cost": self.cost * action}
+
+
+@pytest.mark.parametrize("method", ["pmd-pd", "cpo", "pcpo", "crpo"])
+def test_training_does_not_depend_on_units(method):
+    """Powers of two, however small: the same rewards, costs and verdicts of all steps, in these units."""
+
+    def run(reward, cost):
+        def make():
+            return Heater(reward, cost)
+
+        found = ck.train(make, method, limits=[20.0 * cost], steps=50, num_envs=4, iterations=6, hidden=[8], seed=0)
+        history = found.history
+        return history.objective / reward, history.constraint_values / cost, list(history.verdict)
+
+    plain = run(1.0, 1.0)
+    assert set(plain[2]) <= {"accepted", "line search failed"}
+    for units in ((2.0**-30, 1.0), (1.0, 2.0**-30), (2.0**-100, 2.0**-200), (2.0**30, 2.0**40)):
+        scaled = run(*units)
+        np.testing.assert_allclose(scaled[0], plain[0], rtol=1e-12)
+        np.testing.assert_allclose(scaled[1], plain[1], rtol=1e-12)
+        assert scaled[2] == plain[2]
+
+
+def test_what_cannot_be_learned_from_is_refused():
+    with pytest.raises(ck.TrainingFailed, match=r"must not exceed 1e\+100: use a larger unit"):
+        ck.train(lambda: Heater(1e160), limits=[20.0], steps=50, num_envs=1, iterations=1)
+
+    class Blind(Heater):
+        observation_space = gymnasium.spaces.Box(-1.0, 1.0, (0,), dtype=np.float32)
+
+    with pytest.raises(TypeError, match="at least one number"):
+        ck.train(Blind, limits=[20.0], steps=50, num_envs=1, iterations=1)
 
 
 def test_units_do_not_matter():

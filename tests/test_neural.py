@@ -739,7 +739,7 @@ def test_critics_are_fitted_to_returns():
     learner = NeuralLearner(lambda: Corridor(limit=100), [1.0], **settings)
     learner.critics.returns.update(np.array([[-10.0, 5.0], [-12.0, 7.0]]))  # so that the critics say something
     fitted = []
-    learner.critics.fit = lambda x, returns, rng: fitted.append(returns) or True
+    learner.critics.fit = lambda x, returns, *_: fitted.append(returns) or True
     rollout = learner.rollout()
     beyond = learner.critics.values(rollout.following)
     learner.improve(Weights(0.0, np.ones(1)))

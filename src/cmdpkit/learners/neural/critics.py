@@ -42,7 +42,20 @@ class Moments:
     @property
     def deviation(self) -> Array:
         """Standard deviation, at least 1e-6 to allow division for a constant column."""
-        return np.maximum(np.sqrt(self.squares / max(self.count, 1.0)), 1e-6)
+        return self.deviation_in(1.0)
+
+    def deviation_in(self, units: Array | float) -> Array:
+        """Standard deviation, at least 1e-6 units."""
+        return np.maximum(np.sqrt(self.squares / max(self.count, 1.0)), 1e-6 * units)
+
+
+SMALL = 1e-4
+"""Rewards and costs below this are measured in their own size by what tells small numbers from none."""
+
+
+def own_unit(sizes: Array) -> Array:
+    """The size of small quantities; 1 for others, and for those that are zero."""
+    return np.where((sizes > 0.0) & (sizes < SMALL), sizes, 1.0)
 
 
 class Critics:
@@ -78,19 +91,19 @@ class Critics:
         self.returns = Moments(quantities)
         self.rate, self.epochs, self.minibatch = rate, epochs, minibatch
 
-    def values(self, x: Floats) -> Array:
-        """V_0..V_m for every row."""
+    def values(self, x: Floats, units: Array | float = 1.0) -> Array:
+        """V_0..V_m for every row; `units` are the sizes of small quantities, 1 for others."""
         y = self.network(torch.from_numpy(self.theta), torch.from_numpy(x)).numpy()
-        return np.asarray(self.returns.mean + self.returns.deviation * y)
+        return np.asarray(self.returns.mean + self.returns.deviation_in(units) * y)
 
-    def fit(self, x: Floats, returns: Array, rng: np.random.Generator) -> bool:
+    def fit(self, x: Floats, returns: Array, rng: np.random.Generator, units: Array | float = 1.0) -> bool:
         """Regress on returns. Returns False, and changes nothing, if a number is not finite."""
         if not np.isfinite(returns).all():
             return False
         kept = (self.theta.copy(), self.first.copy(), self.second.copy(), self.steps)
         moments = dict(vars(self.returns))
         self.returns.update(returns, forget=0.5)
-        targets = ((returns - self.returns.mean) / self.returns.deviation).astype(np.float32)
+        targets = ((returns - self.returns.mean) / self.returns.deviation_in(units)).astype(np.float32)
         for _ in range(self.epochs):
             order = rng.permutation(len(x))
             self._epoch(x[order], targets[order])

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from cmdpkit.checks import Array, check_number
 from cmdpkit.envs.batch import spread
 from cmdpkit.envs.scattered import Scattered
-from cmdpkit.learners.neural.critics import Critics, Moments
+from cmdpkit.learners.neural.critics import Critics, Moments, own_unit
 from cmdpkit.learners.neural.distributions import Distribution, Gaussian, Softmax, Softmaxes
 from cmdpkit.learners.neural.first_order import FirstOrder
-from cmdpkit.learners.neural.local import LocalModel, NeuralView
+from cmdpkit.learners.neural.local import CONSTANT, LocalModel, NeuralView
 from cmdpkit.learners.neural.networks import Network
 from cmdpkit.learners.neural.policy import Actions, Floats, NeuralPolicy
 from cmdpkit.learners.neural.rollouts import MEASURES, Estimate, Rollout, collect, discounted, fingerprint
@@ -215,10 +215,14 @@ class NeuralLearner:
         """The generalised advantages of the current rollout (T, n, m + 1), and the critics' values."""
         rollout = self.rollout()
         if self._advantages is None:
-            guess = self.critics.values(_rows(rollout.inputs)).reshape(rollout.quantities.shape)
-            beyond = self.critics.values(rollout.following)
+            guess = self.critics.values(_rows(rollout.inputs), self._units()).reshape(rollout.quantities.shape)
+            beyond = self.critics.values(rollout.following, self._units())
             self._advantages = rollout.advantages(guess, beyond, self.gamma, self.settings.smoothing), guess
         return self._advantages
+
+    def _units(self) -> Array:
+        """(m + 1,) the sizes of rewards and costs that are small, 1 for others."""
+        return own_unit(np.abs(self.rollout().quantities).max(axis=(0, 1)))
 
     def local(self) -> LocalModel:
         """The local model of the current policy; computed once per policy."""
@@ -235,6 +239,7 @@ class NeuralLearner:
                 settings.damping,
                 settings.cg_steps,
                 rollout.few(settings.fisher_states),
+                units=self._units(),
             )
         return self._local
 
@@ -260,9 +265,10 @@ class NeuralLearner:
         mean, error, _ = self.estimate()
         self._remember(mean, error)
         advantages, guess = self.advantages()
-        returns = advantages + guess
+        returns, units = advantages + guess, self._units()
         outcome = self._step(rollout, self.local(), weights, anchor)
-        if not self.critics.fit(x, returns.reshape(len(x), -1), np.random.default_rng([self.seed, 2, self.iteration])):
+        rng = np.random.default_rng([self.seed, 2, self.iteration])
+        if not self.critics.fit(x, returns.reshape(len(x), -1), rng, units):
             self.verdicts["critics not finite"] += 1
         self.verdicts[outcome.verdict] += 1
         if self.settings.normalise:
@@ -270,7 +276,7 @@ class NeuralLearner:
         self.theta = self._still_random(outcome.theta)
         self._forget()
         self.iteration += 1
-        explained = 1.0 - advantages.var(axis=(0, 1)) / np.maximum(returns.var(axis=(0, 1)), 1e-12)
+        explained = 1.0 - advantages.var(axis=(0, 1)) / np.maximum(returns.var(axis=(0, 1)), 1e-12 * units**2)
         values = np.asarray(mean[1:] - np.where(self.limited, self.limits, 0.0))
         return Update(self.iteration, float(mean[0]), values, *outcome[1:], explained, time.perf_counter())
 
@@ -310,7 +316,7 @@ class NeuralLearner:
             mixed += settings.alpha * self._to_anchor(rollout, local, anchor)
         # Costs are minimised; the trust region maximises −Ã in units of its deviation.
         deviation = float(mixed.std())
-        benefit = torch.from_numpy(_standardised(-mixed).astype(np.float32))
+        benefit = torch.from_numpy(_standardised(-mixed, self._nothing(weights, local)).astype(np.float32))
         radius = settings.radius if weights.radius is None else weights.radius
         judge = local.judge(benefit, self._worst(weights))
         if settings.surrogate != "trust-region":
@@ -329,6 +335,11 @@ class NeuralLearner:
             None if weights.step is None else weights.step * deviation,
             local.guess(gradient),
         )
+
+    def _nothing(self, weights: Weights, local: LocalModel) -> float:
+        """The deviation of a mixed advantage below which it does not vary."""
+        mixed = np.abs(np.append(weights.objective, self.widened(weights.constraints))) @ local.constant
+        return min(CONSTANT, float(mixed))
 
     def _by_plain_gradients(
         self, local: LocalModel, benefit: torch.Tensor, judge: Any, radius: float, weights: Weights
@@ -438,13 +449,15 @@ def _rows(table: NDArray[Any]) -> NDArray[Any]:
     return table.reshape(-1, table.shape[-1])
 
 
-def _standardised(x: Array) -> Array:
-    """Standardise to mean 0 and deviation 1; a constant gives zeros."""
+def _standardised(x: Array, constant: float) -> Array:
+    """Standardise to mean 0 and deviation 1; what does not vary by more than `constant` gives zeros."""
     away, deviation = x - x.mean(), x.std()
-    return np.asarray(np.zeros_like(x) if deviation <= 1e-8 else away / deviation)
+    return np.asarray(np.zeros_like(x) if deviation <= constant else away / deviation)
 
 
 def _width(space: Any) -> int:
     if type(space).__name__ != "Box":
         raise TypeError(f"observations must be a Box, not {space}; use gymnasium.wrappers.FlattenObservation")
+    if not all(space.shape):
+        raise TypeError(f"observations must have at least one number, not {space}; observe a constant")
     return int(np.prod(space.shape))

@@ -28,7 +28,7 @@ from cmdpkit.learners.neural.trust_region import SMALL, conjugate_gradients
 from cmdpkit.rules.base import Prediction, View
 
 CONSTANT = 1e-8
-"""An advantage whose standard deviation is no larger does not vary."""
+"""An advantage whose standard deviation is no larger does not vary, in units of its quantity."""
 
 
 class LocalModel:
@@ -45,6 +45,7 @@ class LocalModel:
         few: the samples on whose states the Fisher matrix is estimated; all by default. A few hundred give nearly the
             same directions (docs/decisions.md).
         small: of the conjugate gradients.
+        units: (m + 1,) sizes of small quantities, 1 for others.
     """
 
     def __init__(
@@ -60,10 +61,11 @@ class LocalModel:
         cg_steps: int,
         few: NDArray[np.intp] | None = None,
         small: float = SMALL,
+        units: Array | float = 1.0,
     ) -> None:
         self.theta, self.network, self.pi, self.x, self.actions = theta, network, distribution, x, actions
         self.advantages, self.half, self.damping, self.cg_steps = advantages, half, damping, cg_steps
-        self.small = small
+        self.small, self.constant = small, CONSTANT * np.asarray(units)
         self.hidden = network.activations(theta, x)
         self.y = self.hidden[-1]
         self.log_prob = distribution.log_prob(self.y, actions)
@@ -94,7 +96,7 @@ class LocalModel:
             if worst is None:
                 return gain, divergence
             growth = (ratio.double().numpy() - 1.0) @ self.advantages / len(self.advantages)
-            excess = float(((growth - worst) / (self.deviations + CONSTANT)).max())
+            excess = float(((growth - worst) / (self.deviations + self.constant)).max())
             return (gain if excess <= 1e-6 else -excess), divergence
 
         return judge
@@ -103,7 +105,7 @@ class LocalModel:
     def deviations(self) -> CostArray:
         """Standard deviation of each advantage; 0 where it does not vary."""
         sizes = np.asarray(self.advantages.std(axis=0))
-        return np.where(sizes > CONSTANT, sizes, 0.0)
+        return np.where(sizes > self.constant, sizes, 0.0)
 
     @cached_property
     def products(self) -> tuple[Array, Array]:

@@ -263,10 +263,18 @@ def fingerprint(envs: Any, policy: NeuralPolicy, costs: int) -> str:
     return hashlib.sha256(" ".join(first).encode()).hexdigest()[:16]
 
 
+LARGEST = 1e100
+"""Of a reward or a cost: squares of their sums must not overflow."""
+
+
 def _refuse_nonsense(seen: Floats, quantities: Array, following: Floats) -> None:
     for what, values in (("observed", seen), ("rewarded or charged", quantities)):
         if not np.isfinite(values).all():
             t, i, _ = np.argwhere(~np.isfinite(values))[0]
             raise ValueError(f"in step {t} of a rollout environment {i} {what} {values[t, i]}; it must be finite")
+    if np.abs(quantities).max() > LARGEST:
+        t, i, _ = np.argwhere(np.abs(quantities) > LARGEST)[0]
+        told = f"in step {t} of a rollout environment {i} rewarded or charged {quantities[t, i]}"
+        raise ValueError(f"{told}; rewards and costs must not exceed {LARGEST:g}: use a larger unit")
     if not np.isfinite(following).all():
         raise ValueError("the last observation of an episode is not finite")
