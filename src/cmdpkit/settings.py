@@ -52,7 +52,10 @@ class TabularSettings:
     )
     inner_steps: int | None = option(None, WHOLE, "Policy steps per dual update.  [default: 1]")
     alpha: float | None = option(
-        None, NONNEGATIVE, "Weight of the KL divergence to the anchor policy.  [default: 1 / step]"
+        None,
+        NONNEGATIVE,
+        "Weight of the KL divergence to the anchor policy; effective from the second inner step on.  "
+        "[default: 1 / step]",
     )
     initial_policy: Any = option(None, POLICY, "Initial policy; uniform by default.")
     initial_multipliers: Any = option(None, MULTIPLIERS, "Initial multipliers; chosen by the method by default.")

@@ -30,6 +30,7 @@ class Entry:
     steps: str | None
     learners: tuple[str, ...]
     options: dict[str, Option] = field(default_factory=dict)
+    neural: dict[str, Any] = field(default_factory=dict)  # defaults with that learner
 
 
 @cache
@@ -51,9 +52,13 @@ def _entries(module: ast.Module) -> Iterable[Entry]:
         calls = [d for d in node.decorator_list if isinstance(d, ast.Call) and _is_named(d.func, "register")]
         declared = dict(_option(line) for line in node.body if _is_option(line))
         for call in reversed(calls):  # decorators are applied from below
-            given = {k.arg: ast.literal_eval(k.value) for k in call.keywords if k.arg in ("steps", "learners")}
+            given = {
+                k.arg: ast.literal_eval(k.value) for k in call.keywords if k.arg in ("steps", "learners", "neural")
+            }
             name = ast.literal_eval(call.args[0])
-            yield Entry(name, given.get("steps"), tuple(given.get("learners", LEARNERS)), declared)
+            yield Entry(
+                name, given.get("steps"), tuple(given.get("learners", LEARNERS)), declared, given.get("neural", {})
+            )
 
 
 def _is_named(node: ast.expr, name: str) -> bool:
@@ -86,17 +91,23 @@ def _domain(node: Any) -> Domain:
 
 
 def method_flags(*learners: str) -> list[click.Option]:
-    """One flag per option of a method; its help starts with the methods that take it."""
-    takers: dict[str, list[str]] = {}
+    """One flag per option of a method; its help says which methods take it, and what it means to each of them."""
     declared: dict[str, Option] = {}
+    takers: dict[str, dict[str, list[str]]] = {}  # of each option and meaning
     for entry in catalogue():
         if set(learners) & set(entry.learners):
             for name, each in ((n, o) for n, o in entry.options.items() if o.serves(*learners)):
                 declared.setdefault(name, each)
-                takers.setdefault(name, []).append(entry.name)
+                fixed = entry.neural.get(name) if learners == ("neural",) else None
+                found = takers.setdefault(name, {}).setdefault(_meaning(each, fixed), [])
+                found.append(entry.name)
                 if entry.name == "pmd-pd" and "exact" in learners:
-                    takers[name].append("pmd-pd-zero")
-    return [flag(each, ", ".join(dict.fromkeys(takers[name]))) for name, each in declared.items() if each.domain.kind]
+                    found.append("pmd-pd-zero")
+    texts = {
+        name: " ".join(f"{', '.join(dict.fromkeys(methods))}: {text}" for text, methods in meanings.items())
+        for name, meanings in takers.items()
+    }
+    return [_flag(each, texts[name]) for name, each in declared.items() if each.domain.kind]
 
 
 def settings_flags(settings: type, prefix: str = "", leave_out: Iterable[str] = ()) -> list[click.Option]:
@@ -106,12 +117,23 @@ def settings_flags(settings: type, prefix: str = "", leave_out: Iterable[str] = 
 
 
 def flag(declared: Option, prefix: str = "") -> click.Option:
+    """A flag with the help of one declaration."""
+    return _flag(declared, f"{prefix}: {_meaning(declared)}" if prefix else _meaning(declared))
+
+
+def _meaning(declared: Option, fixed: Any = None) -> str:
+    """The help with the default, or with the one that is fixed for a learner."""
+    if fixed is not None:
+        return f"{declared.help.partition('; the default')[0].rstrip('.')}.  [default: {fixed}]"
+    default, text = declared.default, declared.help
+    if default is None or default is False or "[default:" in text:
+        return text
+    return f"{text}  [default: {','.join(map(str, default)) if isinstance(default, tuple) else default}]"
+
+
+def _flag(declared: Option, text: str) -> click.Option:
     """A flag whose value is None unless it is given; defaults are applied where they are declared."""
-    text = f"{prefix}: {declared.help}" if prefix else declared.help
     default = declared.default
-    if default is not None and default is not False and "[default:" not in text:
-        shown = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
-        text = f"{text}  [default: {shown}]"
     name, domain = f"--{declared.name.replace('_', '-')}", declared.domain
     kinds: dict[str, Any] = {"number": float, "whole": int, "numbers": NUMBERS}
     if domain.kind == "flag":
