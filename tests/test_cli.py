@@ -24,6 +24,7 @@ import pytest
 
 import cmdpkit as ck
 from cmdpkit import cli
+from cmdpkit.tables import Table
 from models import two_state
 
 DEADLINE = 60.0  # seconds that a program may take before a test gives up on it
@@ -1053,6 +1054,25 @@ def test_wrong_limits_exit_2(cmdpkit, shop, limit, words):
     assert run.code == 2
     assert words in run.err
     assert run.err.count("\n") == 1
+
+
+def test_help_says_what_an_option_means_to_each_method(cmdpkit):
+    trained, solved = (" ".join(cmdpkit(command, "--help").out.split()) for command in ("train", "solve"))
+    assert "augmented-lagrangian, npg-pd, pmd-pd, rcpo: Dual step. [default: 0.0005]" in trained
+    assert "focops: Dual step, per unit of violation. [default: 0.01]" in trained
+    assert "pid-lagrangian: Integral gain. [default: 0.0005]" in trained
+    assert "rcpo: Largest multiplier. [default: 1000000.0]" in trained
+    assert "pid-lagrangian: Integral gain; the default follows the model's scale." in solved
+
+
+def test_tables_break_neither_numbers_nor_words(cmdpkit, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    columns = {f"quantity {i}": [123.456 + i] for i in range(9)} | {"status": ["failed: " + 40 * "x"]}
+    monkeypatch.setattr("cmdpkit.insight.league.Comparison.table", lambda _: Table(columns))
+    shown = cmdpkit("compare", "paper", "--methods", "auto").out.split()
+    assert {f"{123.456 + i:.6g}" for i in range(9)} <= set(shown)
+    assert shown.count("quantity") == 9
+    assert "".join(word for word in shown if set(word) == {"x"}) == 40 * "x"  # what is long is folded, not cut
 
 
 def test_what_is_given_twice_is_refused(cmdpkit, shop, machine):

@@ -116,8 +116,8 @@ def test_a_sweep_from_a_file(workers, spec, tmp_path):
         (("iterations", "iteration"), "unknown entry 'iteration'"),
         (('subject = "paper"', ""), "says nothing of 'subject'"),
         (('subject = "paper"', "subject = 3"), "subject must be a text"),
-        (("seeds = 2", "seeds = "), "not readable as toml"),
-        (("seeds = 2", "grid = 3"), "not readable as toml"),
+        (("seeds = 2", "seeds = "), "not readable as TOML"),
+        (("seeds = 2", "grid = 3"), "not readable as TOML"),
         (('[methods.pmd-pd]\n[methods.slow]\nmethod = "npg-pd"', ""), "says nothing of 'methods'"),
     ],
 )

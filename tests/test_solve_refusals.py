@@ -338,3 +338,12 @@ def test_good_multipliers_are_accepted():
     for multipliers in ([0.5], (0,), np.array([2], dtype=int), 0.5):
         certificate = ck.certify(ONE, UNIFORM, multipliers)
         np.testing.assert_array_equal(certificate.multipliers, np.atleast_1d(multipliers))
+
+
+@pytest.mark.parametrize("model", [ck.problems.paper, ck.problems.epidemic])
+def test_a_result_in_place_of_its_policy_is_told_apart(model):
+    cmdp = model()
+    result = ck.solve(cmdp)
+    for call in (ck.evaluate, ck.certify, ck.certify_by_simulation):
+        with pytest.raises(TypeError, match=r"not a Result; pass its \.policy"):
+            call(cmdp, result)

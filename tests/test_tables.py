@@ -300,3 +300,11 @@ def test_a_model_of_averages_says_so():
     model = ck.problems.wireless(average=True)
     assert "long-run averages" in model._repr_html_()
     assert "gamma" not in model._repr_html_()
+
+
+def test_an_empty_file_and_a_folder_are_named(tmp_path):
+    (tmp_path / "empty.csv").write_text("")
+    with pytest.raises(ValueError, match=r"empty\.csv is empty: it has no columns"):
+        ck.CMDP.from_table(tmp_path / "empty.csv", gamma=0.9)
+    with pytest.raises(IsADirectoryError, match="is a folder; give the name of a CSV file"):
+        ck.CMDP.from_table(tmp_path, gamma=0.9)

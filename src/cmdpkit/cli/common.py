@@ -276,13 +276,17 @@ def listing(texts: dict[str, str]) -> str:
     return "\n".join(fill(f"{n:<{width}}{line}", width=79, subsequent_indent=" " * width) for n, line in lines.items())
 
 
-def show(report: Any) -> None:
-    """Print a report to stdout."""
+def show(report: Any, least: int = 80) -> None:
+    """Print a report to stdout, at least so many columns wide."""
     from rich.console import Console
 
     console = Console(highlight=False)
     # On a narrow terminal lines may wrap, but no digit may be cut off.
-    Console(highlight=False, width=max(console.width, 80)).print(report)
+    Console(highlight=False, width=max(console.width, least)).print(report)
+
+
+SHORT = 24
+"""Cells of a table that are no wider, such as numbers, are never broken."""
 
 
 def show_table(table: Any) -> None:
@@ -292,8 +296,10 @@ def show_table(table: Any) -> None:
     from cmdpkit.tables import show as cell
 
     shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in table.columns:
-        shown.add_column(name, overflow="fold")
-    for row in table:
-        shown.add_row(*map(cell, row))
-    show(shown)
+    rows = [[cell(value) for value in row] for row in table]
+    widths = [max(map(len, column)) for column in zip(table.columns, *rows, strict=True)]
+    for name, width in zip(table.columns, widths, strict=True):
+        shown.add_column(name, overflow="fold", no_wrap=width <= SHORT)
+    for row in rows:
+        shown.add_row(*row)
+    show(shown, max(80, sum(min(width, SHORT) + 2 for width in widths)))

@@ -88,11 +88,11 @@ def _read(spec: str) -> dict[str, Any]:
     path = Path(spec)
     if not path.is_file():
         raise FileNotFoundError(f"no such file: {spec}")
+    kind, parse = ("JSON", json.loads) if path.suffix.lower() == ".json" else ("TOML", tomllib.loads)
     try:
-        text = path.read_text("utf-8")
-        content = json.loads(text) if path.suffix.lower() == ".json" else tomllib.loads(text)
+        content = parse(path.read_text("utf-8"))
     except (ValueError, UnicodeDecodeError) as error:
-        raise ValueError(f"{spec} is not readable as {path.suffix[1:] or 'TOML'}: {error}") from error
+        raise ValueError(f"{spec} is not readable as {kind}: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{spec} must hold a table of {', '.join(KEYS)}")
     unknown = [name for name in content if name not in KEYS]

@@ -106,7 +106,7 @@ def read_table(source: Any, columns: Mapping[str, str] | None = None) -> Table:
             f"a table is a path, a pandas or polars frame, or a dict of columns, not {type(source).__name__}{rows}"
         )
     if not table.columns:
-        raise ValueError("the table has no columns")
+        raise ValueError(f"{table.title or 'the table'} is empty: it has no columns")
     if columns is not None:
         renamed = {theirs: ours for ours, theirs in columns.items()}
         for theirs in renamed:
@@ -146,6 +146,8 @@ def _read_csv(path: PathLike) -> Table:
     """Entries of the label columns are whole numbers if all of a column are, otherwise text as it stands."""
     if not Path(path).exists():
         raise FileNotFoundError(f"no such file: {path}")
+    if Path(path).is_dir():
+        raise IsADirectoryError(f"{path} is a folder; give the name of a CSV file")
     if Path(path).suffix.lower() in (".xlsx", ".xls", ".ods", ".parquet", ".feather", ".npz"):
         raise ValueError(
             f"{path} is not a CSV file, judging by its name; read it into a frame, as by pandas.read_excel or "

@@ -11,7 +11,7 @@ from cmdpkit.checks import Array, as_floats, check_count, freeze, refreeze
 from cmdpkit.files import PathLike, load_arrays, save_arrays
 from cmdpkit.model import CMDP, Pairs
 from cmdpkit.policy.mixture import MixturePolicy
-from cmdpkit.policy.tabular import TabularPolicy, as_policy
+from cmdpkit.policy.tabular import TabularPolicy, as_policy, refuse_results
 from cmdpkit.tables import Table, policy_table
 
 STAGED = "cmdpkit staged policy"
@@ -164,6 +164,7 @@ def lowered_policy(cmdp: CMDP, policy: Any, name: str = "policy") -> Any:
             raise TypeError(f"{name} has a table for each of {policy.horizon} stages, but the model has no horizon")
         return as_policy(policy, cmdp.pairs, name)
     if not isinstance(policy, (StagedPolicy, TabularPolicy)):
+        refuse_results(policy)
         table = as_floats(policy, name)
         policy = StagedPolicy(table) if table.ndim == 3 else TabularPolicy(table)
     if isinstance(policy, TabularPolicy):

@@ -301,7 +301,14 @@ def normalise_log(pairs: Pairs, log_weights: PairTable) -> PairTable:
     return shifted
 
 
+def refuse_results(policy: Any) -> None:
+    if hasattr(policy, "policy"):
+        kind = type(policy).__name__
+        raise TypeError(f"a policy or a table of probabilities is needed, not a {kind}; pass its .policy")
+
+
 def check_probabilities(probabilities: Any) -> PairTable:
+    refuse_results(probabilities)
     table = as_floats(probabilities, "a policy's probabilities")
     if table.ndim != 2 or 0 in table.shape:
         raise ValueError(f"a policy's probabilities have shape {table.shape}; they need shape (states, actions)")
