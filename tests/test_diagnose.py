@@ -1,6 +1,7 @@
 """Diagnoses: smallest conflicts against all subsets by LP, relaxations against the LP, and hand-built models."""
 
 import re
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -179,3 +180,12 @@ def test_the_examples_of_the_page_run():
     assert names["curve"].complete
     assert names["surface"].complete
     assert names["again"].objective > names["result"].objective
+
+
+def test_what_is_proved_is_shown_where_no_relaxation_was_found():
+    cmdp = ck.CMDP(np.ones((1, 1, 1)), cost=[[1.0]], constraints=[ck.AtMost([[2.0]], 1.0, name="use")], gamma=0.0)
+    found = replace(ck.diagnose(cmdp), relaxations={"use": Relaxation(1.5, np.inf)})
+    assert "1.5 or more" in str(found)
+    assert "inf" not in str(found).replace("INFEASIBLE", "")
+    touching = replace(ck.diagnose(cmdp.with_limits(use=2.0)), margin=np.array([-2e-9, 3e-9]))
+    assert "with a margin of 0\n" in str(touching)

@@ -110,7 +110,9 @@ def diagnosis_report(found: Any) -> Group:
 
     low = _without_noise(found.margin[0], 1e-3)  # of one unit: margins are in units that the user chose
     if found.feasible:
-        head = Text.assemble(("FEASIBLE", "bold green"), f"  all limits can be met with a margin of {low:.6g}")
+        head = Text.assemble(
+            ("FEASIBLE", "bold green"), f"  all limits can be met with a margin of {max(low, 0.0):.6g}"
+        )
         names = ", ".join(found.binding) or "none"
         notes = [f"binding limits: {names}"]
     elif found.feasible is None:
@@ -165,6 +167,8 @@ def _relaxed(found: Any, constraint: Any) -> str:
     value = found.relaxations[constraint.name]
     if value is None:
         return "does not help alone"
+    if not isfinite(value.attained):  # so much is proved, but no value was found that does
+        return f"{value.proved:.6g} or {'more' if constraint.sign > 0.0 else 'less'}"
     return f"{constraint.symbol} {rounded_outwards(value, constraint.sign)}"
 
 
