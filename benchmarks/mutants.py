@@ -1313,7 +1313,7 @@ MUTANTS: list[Mutant] = [
             "margins change what is reported",
         ),
         ("ratio - divergence + discounted(", "ratio + discounted(", "the divergence of the state itself is counted"),
-        ("_standardised(-mixed)", "_standardised(mixed)", "costs are maximised"),
+        ("_standardised(-mixed,", "_standardised(mixed,", "costs are maximised"),
         ("weights.step * deviation", "weights.step", "a step means another size in every batch"),
         ("returns = advantages + guess", "returns = advantages", "critics learn advantages"),
         ('"critics_steps": critics.steps,', '"critics_steps": 0,', "checkpoints forget Adam's steps"),
@@ -1816,7 +1816,9 @@ MUTANTS: list[Mutant] = [
     ),
     *of(
         "cli/common.py",
-        "cli::test_a_file_named_like_a_problem_is_read cli::test_infeasible_exits_3",
+        "cli::test_a_file_named_like_a_problem_is_read cli::test_infeasible_exits_3 "
+        "cli::test_out_never_overwrites_the_model",
+        ("Path(path).samefile(model)", "False", "the model is overwritten"),
         ("in CATALOGUE and not Path(name).is_file()", "in CATALOGUE", "a file with the name of a problem is ignored"),
         (
             "DONE, LIMIT_REACHED, BAD_INPUT, INFEASIBLE = 0, 1, 2, 3",
@@ -1826,11 +1828,9 @@ MUTANTS: list[Mutant] = [
     ),
     *of(
         "cli/solving.py",
-        "cli::test_a_budget_that_runs_out_exits_1 cli::test_certify_a_safe_policy_that_is_not_optimal "
-        "cli::test_out_never_overwrites_the_model",
+        "cli::test_a_budget_that_runs_out_exits_1 cli::test_certify_a_safe_policy_that_is_not_optimal",
         (".get(status, LIMIT_REACHED)", ".get(status, DONE)", "a run that was cut short ends like success"),
         ("DONE if optimal else LIMIT_REACHED", "DONE", "a policy that is not optimal ends like success"),
-        ("target.samefile(model)", "False", "the model is overwritten"),
     ),
     *of(
         "cli/training.py",

@@ -265,7 +265,8 @@ class NeuralLearner:
         mean, error, _ = self.estimate()
         self._remember(mean, error)
         advantages, guess = self.advantages()
-        returns, units = advantages + guess, self._units()
+        returns = advantages + guess
+        units = self._units()
         outcome = self._step(rollout, self.local(), weights, anchor)
         rng = np.random.default_rng([self.seed, 2, self.iteration])
         if not self.critics.fit(x, returns.reshape(len(x), -1), rng, units):
