@@ -317,6 +317,39 @@ def test_visits_in_two_halves_are_the_transposed_product(threads, monkeypatch):
     np.testing.assert_array_equal(out, first + rest)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("accuracy", [1e-1, 1e-4, 1e-9])
+@pytest.mark.parametrize("swaps", [False, True])
+def test_sweeps_reach_the_accuracy_that_is_asked(swaps, accuracy, compiled):
+    """Random chains, also with two halves between which every step swaps: changes then alternate."""
+    rng, states, gamma = np.random.default_rng(8), 60, 0.9
+    matrix = rng.dirichlet(np.full(states // 2, 0.3), states)
+    zero = np.zeros((states // 2, states // 2))
+    first, second = np.split(matrix, 2)
+    chain = np.block([[zero, first], [second, zero]]) if swaps else np.hstack([matrix, 0 * matrix])
+    cost, initial = rng.random((states, 3)), rng.dirichlet(np.ones(states))
+    exact = np.linalg.solve(np.eye(states) - gamma * chain, cost)
+    visits = np.linalg.solve(np.eye(states) - gamma * chain.T, initial)
+    for guess in (None, exact + rng.random((states, 3))):
+        swept = sweeps.sweep_values(sp.csr_array(chain), gamma, cost, guess, np.full(3, accuracy), 400, compiled)
+        assert swept.reached
+        assert np.abs(swept.values - exact).max() <= accuracy
+    swept = sweeps.sweep_occupancy(sp.csr_array(chain), gamma, initial, None, accuracy, 400, compiled)
+    assert swept.reached
+    assert np.abs(swept.values - visits).sum() <= accuracy / (1.0 - gamma)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_sweeps_that_would_not_converge_are_given_up(compiled):
+    """A ring mixes so slowly that thirty sweeps predict more than are allowed."""
+    states = 500
+    chain = sp.csr_array(0.5 * np.roll(np.eye(states), 1, axis=1) + 0.5 * np.eye(states))
+    cost = np.zeros((states, 1))
+    cost[0] = 1.0
+    swept = sweeps.sweep_values(chain, 0.9999, cost, None, np.full(1, 1e-9), 400, compiled)
+    assert not swept.reached
+
+
 @pytest.mark.parametrize("path", ["dense", "sparse, dense LU", "sparse, sparse LU"])
 @pytest.mark.parametrize("sense", ["reward", "cost"])
 def test_two_states_by_hand(sense, path, monkeypatch):

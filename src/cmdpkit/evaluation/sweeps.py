@@ -41,6 +41,9 @@ MANY = 3_000_000
 PATIENCE = 5
 """Number of sweeps without progress after which the error is taken to be rounding."""
 
+UNSEEN = 1
+"""Sweeps in between that are not looked at, without compiled code: to look at one takes as long as to make it."""
+
 
 class Swept(NamedTuple):
     """Result of the sweeps; `reached` says whether the accuracy was met, or limited by rounding only."""
@@ -65,59 +68,77 @@ def sweep_values(
     Where it is sure that few sweeps reach it, `brief` ones end there: values to five digits or so.
     """
     n = cost.shape[1]
-    sweep, values = (_compiled if compiled else _plain)(chain, gamma * weight, cost, guess)
+    unseen = 0 if compiled else UNSEEN
+    sweep, values = _sweep(chain, gamma * weight, cost, guess, compiled, unseen)
     spare = np.empty_like(values)
     factor = gamma / (1.0 - gamma)
     scale = factor / 2.0 / np.maximum(accuracy, 1e-300)
-    watch, hurry = Watch(most), Hurry()
+    watch, hurry = Watch(most, 1 + unseen), Hurry()
     while True:
         breathe()
         low, high = sweep(values, spare)
         values, spare = spare, values
         # |V^π − (TV + middle)| ≤ γ/(1 − γ) · span(D) / 2
-        error = float((scale * (high - low)[:n]).max())
+        error = float(np.maximum.reduce(scale * (high - low)[:n]))
         if error <= 1.0 or watch.gives_up(error) or watch.may_end(hurry) or (brief and watch.is_sure()):
             del sweep, spare  # of a large model, before there is a copy
             values += factor * (high + low) / 2.0
             return Swept(np.ascontiguousarray(values[:, :n]), error <= 1.0 or watch.reached)
 
 
-def _compiled(chain: Any, gamma: float, cost: Array, guess: Array | None) -> tuple[Any, Array]:
-    look = looking_ahead(chain, gamma, np.ascontiguousarray(cost))
+def _sweep(
+    chain: Any, gamma: float, cost: Array, guess: Array | None, compiled: bool, unseen: int = 0
+) -> tuple[Any, Array]:
+    """A function that sweeps values into another array and returns the extremes of the change; and the first values.
+
+    Without compiled code it makes `unseen` sweeps before.
+    """
+    cost = np.ascontiguousarray(cost)
+    if not compiled:
+        start = np.zeros(cost.shape) if guess is None else np.array(guess, order="C")
+        return _plain(chain, gamma, cost, unseen), start
+    look = looking_ahead(chain, gamma, cost)
     start = np.zeros((len(cost), padded_width(cost.shape[1]))) if guess is None else padded(guess)
     return lambda values, out: look(values, values, out), start
 
 
-def _plain(chain: Any, gamma: float, cost: Array, guess: Array | None) -> tuple[Any, Array]:
-    columns = np.asfortranarray(cost)  # by columns: NumPy is slow on short rows
+def _plain(chain: Any, gamma: float, cost: Array, unseen: int) -> Any:
+    change = np.empty(cost.shape[::-1])  # by columns: NumPy is slow on short rows
+
+    def ahead(values: Array) -> Array:
+        after: Array = chain @ values
+        after *= gamma
+        after += cost
+        return after
 
     def sweep(values: Array, out: Array) -> tuple[Array, Array]:
-        low, high = np.empty(values.shape[1]), np.empty(values.shape[1])
-        for i in range(values.shape[1]):
-            old, new = values[:, i], out[:, i]
-            ahead = chain @ old
-            ahead *= gamma
-            np.add(ahead, columns[:, i], out=new)
-            change = np.subtract(new, old, out=ahead)
-            low[i], high[i] = np.minimum.reduce(change), np.maximum.reduce(change)
-        return low, high
+        for _ in range(unseen):
+            values = ahead(values)
+        out[...] = ahead(values)
+        np.subtract(out.T, values.T, out=change)
+        return np.minimum.reduce(change, axis=1), np.maximum.reduce(change, axis=1)
 
-    return sweep, np.zeros(cost.shape, order="F") if guess is None else np.array(guess, order="F")
+    return sweep
 
 
 class Watch:
-    """Predicts from the last errors whether `most` sweeps suffice, and detects rounding."""
+    """Predicts from errors, one for `each` so many sweeps, whether `most` suffice, and detects rounding."""
 
-    def __init__(self, most: float) -> None:
-        self.most = most
+    def __init__(self, most: float, each: int = 1) -> None:
+        self.most, self.each = most, each
         self.errors: list[float] = []
         self.reached = False  # the accuracy is limited by rounding only, or by the time that was left
+
+    @property
+    def sweeps(self) -> int:
+        """How many have been made."""
+        return self.each * len(self.errors)
 
     def gives_up(self, error: float) -> bool:
         errors = self.errors
         errors.append(error)
-        n = len(errors)
-        if n > 3 * PATIENCE and min(errors[-PATIENCE:]) >= min(errors[:-PATIENCE]):
+        n, last = self.sweeps, -(PATIENCE // -self.each)
+        if n > 3 * PATIENCE and min(errors[-last:]) >= min(errors[:-last]):
             self.reached = True
             return True
         if n == FIRST_TRIAL and self._needed(5) > HOPELESS * self.most:
@@ -128,15 +149,14 @@ class Watch:
 
     def may_end(self, hurry: Hurry) -> bool:
         """Where time is up, sweeps end as soon as it is known whether they converge."""
-        n = len(self.errors)
-        if n < SHORT_TRIAL or not hurry():
+        if self.sweeps < SHORT_TRIAL or not hurry():
             return False
         self.reached = not self._is_slow(2)
-        return self.reached or n >= TRIAL
+        return self.reached or self.sweeps >= TRIAL
 
     def is_sure(self) -> bool:
         """Whether few sweeps more would be enough; they then count as made."""
-        if len(self.errors) == BRIEF and self._needed(5) <= FEW:
+        if self.sweeps == BRIEF and self._needed(5) <= FEW:
             self.reached = True
         return self.reached
 
@@ -146,9 +166,9 @@ class Watch:
 
     def _needed(self, last: int) -> float:
         """Sweeps in all, at the contraction of the last ones."""
-        error, n = self.errors[-1], len(self.errors)
-        rate = (error / self.errors[-1 - last]) ** (1.0 / last)
-        return math.inf if rate >= 1.0 else n + math.log(error) / -math.log(rate)
+        error, back = self.errors[-1], last // self.each
+        rate = (error / self.errors[-1 - back]) ** (1.0 / (back * self.each))
+        return math.inf if rate >= 1.0 else self.sweeps + math.log(error) / -math.log(rate)
 
 
 def sweep_occupancy(
@@ -157,18 +177,24 @@ def sweep_occupancy(
     """x = ρ + γ P_πᵀ x, to within `accuracy` of its total mass."""
     visits = initial / (1.0 - gamma) if guess is None else guess.copy()
     flow, after = (_compiled_flow if compiled else _plain_flow)(chain), np.empty_like(visits)
-    watch, hurry = Watch(most), Hurry()
+    unseen, total, started = 0 if compiled else UNSEEN, np.add.reduce, initial.sum()
+    watch, hurry = Watch(most, 1 + unseen), Hurry()
     while True:
         breathe()
+        for _ in range(unseen):
+            flow(visits, after)
+            after *= gamma
+            after += initial
+            visits, after = after, visits
         flow(visits, after)
         # The mass must balance, Σx = Σρ + γ Σ P_πᵀ x: scale x so that it does
-        scale = initial.sum() / (visits.sum() - gamma * after.sum())
+        scale = started / (total(visits) - gamma * total(after))
         after *= gamma * scale  # in place: fresh arrays of a large model are slow to come by
         after += initial
         visits *= scale
         visits -= after
         # |x − x^π| ≤ |r| / (1 − γ) in the 1-norm, and the mass is 1 / (1 − γ)
-        error = float(np.abs(visits, out=visits).sum() / accuracy)
+        error = float(total(np.abs(visits, out=visits)) / accuracy)
         visits, after = after, visits
         if error <= 1.0 or watch.gives_up(error) or watch.may_end(hurry):
             return Swept(visits, error <= 1.0 or watch.reached)
@@ -179,7 +205,7 @@ def sweep_gains(
 ) -> tuple[Swept, Array]:
     """h (S, n) with h ≈ c_π − g + P_π h, and g (n,) to within `accuracy`, which lies between min D and max D."""
     n = cost.shape[1]
-    sweep, values = (_compiled if compiled else _plain)(chain, 1.0, cost, guess)
+    sweep, values = _sweep(chain, 1.0, cost, guess, compiled)
     spare = np.empty_like(values)
     allowed = np.maximum(accuracy, 16.0 * np.finfo(float).eps * np.abs(cost).max(axis=0, initial=0.0))
     watch, hurry = Watch(most), Hurry()
@@ -219,8 +245,10 @@ def sweep_stationary(chain: Any, start: Array, accuracy: float, most: float, com
 
 
 def _plain_flow(chain: Any) -> Any:
+    transposed = chain.T
+
     def flow(visits: Array, out: Array) -> None:
-        out[...] = chain.T @ visits
+        out[...] = transposed @ visits
 
     return flow
 
