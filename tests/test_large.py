@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import cmdpkit as ck
 from cmdpkit.certificates.checker import Guess, values_with_errors
@@ -113,7 +116,8 @@ def test_large_models_are_proved_to_the_tolerance(large):
         assert abs(exact.objective - result.objective) <= result.certificate.accuracy * max(1.0, abs(exact.objective))
 
 
-def test_a_choice_is_followed_without_its_chain(large, monkeypatch):
+def test_a_choice_is_followed(large, monkeypatch):
+    """Compiled without its chain, in any blocks; else with it."""
     rng = np.random.default_rng(2)
     value, choice = rng.random(large.states), rng.integers(0, 4, large.states).astype(np.int32)
     expected, found = value, []
@@ -127,6 +131,8 @@ def test_a_choice_is_followed_without_its_chain(large, monkeypatch):
     np.testing.assert_allclose(found[0], expected, rtol=1e-13)
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], found[2])
+    monkeypatch.setattr(backup, "COMPILED", np.inf)
+    np.testing.assert_allclose(backup.follow(large, large.costs[1], value.copy(), choice, 3), expected, rtol=1e-13)
 
 
 @pytest.mark.parametrize("gap", [1e-1, 1e-3, 1e-6])
@@ -147,23 +153,38 @@ def test_backups_that_take_too_long_are_given_up(large):
     assert np.isfinite(bound)
 
 
+def test_backups_of_a_line_are_given_up_at_the_pace_of_the_first_ones():
+    """Values that have to travel along 400 states: 30 backups would not be enough, and some of them show it."""
+    states = 400
+    to = np.array([[max(s - 1, 0), min(s + 1, states - 1)] for s in range(states)]).ravel()
+    line = sp.csr_array((np.ones(to.size), to, np.arange(to.size + 1)), shape=(to.size, states))
+    cost = np.random.default_rng(1).random((states, 2))
+    cmdp = ck.CMDP(line, cost=cost, constraints=[ck.AtMost(1.0 - cost, 900.0)], gamma=0.999, initial=0)
+    with mock.patch("cmdpkit.exact.mdp.bellman", side_effect=backup.bellman) as made:
+        bound, choice = mdp.Oracle(cmdp).back_up(np.array([1.0, 0.1]), np.zeros(states), 1e-3)
+    assert choice is None
+    assert np.isfinite(bound)
+    assert made.call_count < mdp.MOST_BACKUPS
+
+
 @pytest.mark.parametrize("tol", [1e-4, 1e-6])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_many_states_are_solved_like_fewer(monkeypatch, seed, tol):
-    """Blends only, bounds by backups, and an answer that is rounded in one go."""
-    cmdp = ck.problems.garnet(5_500, actions=4, successors=5, constraints=1 + seed % 3, gamma=0.95, seed=seed)
-    plain = ck.solve(cmdp, tol=tol)
-    monkeypatch.setattr(mdp, "MANY", 1)
+@pytest.mark.parametrize("states", [400, 5_500])
+def test_backups_lead_to_what_policies_of_the_oracle_do(monkeypatch, states, seed, tol):
+    """Blends only, bounds by backups, and of many states an answer that is rounded in one go."""
+    cmdp = ck.problems.garnet(states, actions=4, successors=5, constraints=1 + seed % 3, gamma=0.95, seed=seed)
     result = ck.solve(cmdp, tol=tol)
+    monkeypatch.setattr(mdp.Oracle, "backs_up", False)
+    plain = ck.solve(cmdp, tol=tol)
+    assert plain.status is ck.Status.OPTIMAL
     assert result.status is ck.Status.OPTIMAL
     assert result.objective == pytest.approx(plain.objective, rel=2 * tol)
     assert ck.certify(cmdp, result.policy, result.multipliers).optimal(tol)
     assert (np.count_nonzero(result.policy.pi, axis=1) > 1).sum() <= cmdp.num_constraints
 
 
-def test_many_states_whose_limits_are_slack_or_cannot_be_met(large, monkeypatch):
+def test_many_states_whose_limits_are_slack_or_cannot_be_met(large):
     plain = ck.solve(ck.CMDP(large.transitions, reward=large.objective, gamma=large.gamma, action_axis=1), tol=1e-5)
-    monkeypatch.setattr(mdp, "MANY", 1)
     names = [limit.name for limit in large.constraints]
     slack, refused = (large.with_limits(dict.fromkeys(names, far)) for far in (1e3, -1e3))
     assert ck.solve(slack, tol=1e-5).objective == pytest.approx(plain.objective, rel=2e-5)

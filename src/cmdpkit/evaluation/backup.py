@@ -98,10 +98,16 @@ def _bellman_compiled(cmdp: CMDP, cost: Array, value: Array, choice: Any, noise:
 
 
 def follow(cmdp: CMDP, cost: Array, value: Array, choice: Any, sweeps: int) -> Array:
-    """V ← c_π + γ P_π V so many times, for a deterministic choice on a large sparse model, without its chain.
+    """V ← c_π + γ P_π V so many times, for a deterministic choice on a sparse model; a large one without its chain.
 
     `value` is working space, and overwritten.
     """
+    if not is_compiled(cmdp.transitions):
+        rows = cmdp.pairs.rows(choice)
+        chain, own = cmdp.transitions[rows], cost[rows]
+        for _ in range(sweeps):
+            value = own + cmdp.gamma * (chain @ value)
+        return value
     from cmdpkit.evaluation import kernels
 
     kernel = partial(kernels.follow, cmdp.pairs.heads, choice, *parts(cmdp.transitions), cost, cmdp.gamma)

@@ -11,7 +11,7 @@ from cmdpkit.exact.columns import COLUMN_ACCURACY, ColumnSearch
 from cmdpkit.exact.joined import stationary_policy
 from cmdpkit.exact.local import Blend
 from cmdpkit.exact.master import least_violation
-from cmdpkit.exact.vertex import least_randomised, rounded
+from cmdpkit.exact.vertex import least_randomised, most_rounded, rounded
 from cmdpkit.policy import TabularPolicy
 
 PROOF_ACCURACY = 0.03
@@ -58,7 +58,10 @@ def rounded_policy(search: ColumnSearch) -> TabularPolicy | None:
     if _last_suffices(search):
         pi = search.probabilities(search.columns[-1]).ravel()
     else:
-        occupancy = _occupancy(search, _weights(search), PROOF_ACCURACY)
+        weights = _weights(search)
+        if _randomised_states(search, weights) > most_rounded(search.cmdp, search.tol):
+            return None
+        occupancy = _occupancy(search, weights, PROOF_ACCURACY)
         visits = pairs.sum(occupancy)
         pi = np.array(_policy_of(search, occupancy).pi).ravel()
         del occupancy
@@ -76,6 +79,20 @@ def proof_accuracy(search: ColumnSearch) -> Array | float:
     """To which a policy of a large model need be evaluated for its proof; 0 is to rounding."""
     exact = PROOF_ACCURACY / COLUMN_ACCURACY if may_round(search) else 1.0
     return exact * search.oracle.accuracy if is_compiled(search.cmdp.transitions) else 0.0
+
+
+def _randomised_states(search: ColumnSearch, weights: Array) -> int:
+    """The number of states in which the columns of a mixture take more than one action."""
+    pairs = search.cmdp.pairs
+    taken = np.zeros(pairs.count)
+    for j in np.flatnonzero(weights > 0.0):
+        column = search.columns[j]
+        if isinstance(column, TabularPolicy):
+            taken[column.pi.ravel() > 0.0] = 1.0
+        else:
+            for choice in column.choices if isinstance(column, Blend) else [column]:
+                taken[pairs.rows(choice)] = 1.0
+    return int(np.count_nonzero(pairs.sum(pairs.like(taken)) > 1))
 
 
 def _weights(search: ColumnSearch) -> Array:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation.backup import Backup, bellman, follow, induction, induction_over_stages, is_compiled
+from cmdpkit.evaluation.backup import Backup, bellman, follow, induction, induction_over_stages
 from cmdpkit.evaluation.bounds import backup_errors, bound_from_backup, local_bound
 from cmdpkit.evaluation.chain import chosen_chain
 from cmdpkit.evaluation.gains import policy_system, uniform_system
@@ -35,9 +35,6 @@ LOOSE = 0.05
 BACKUPS = 15
 """Bellman backups that may stand in for the evaluation of a policy: so many are as fast (measured)."""
 
-MANY = 100_000
-"""From this many states on tables of values exceed a cache: where one value per state will do, no others are swept."""
-
 SWEPT = 4
 """Sweeps of one policy between two Bellman backups of a large model: together they take as long (measured)."""
 
@@ -48,8 +45,8 @@ and where no value comes near the ends of its range."""
 ROUGH = 1e-4
 """Values of the first policy of a large model are found to this part of their largest."""
 
-MOST_BACKUPS = 30
-"""Where so many do not suffice, values of policies are found instead."""
+MOST_BACKUPS, TRIED = 30, 6
+"""Where so many do not suffice, values of policies are found instead; whether they will is seen after some of them."""
 
 CHORDS = 10
 """The same for backups that are followed by a solution with known factors."""
@@ -210,11 +207,8 @@ class Oracle:
 
     @property
     def backs_up(self) -> bool:
-        """Whether the model is a large one whose chains mix, such that `back_up` is the way to bound L_w."""
-        cmdp = self.cmdp
-        if self.plan.method != "sweeps" or cmdp.criterion == "average" or cmdp.states < MANY:
-            return False
-        return is_compiled(cmdp.transitions) and not isinstance(cmdp.transitions, StagedTransitions)
+        """Whether the chains of the model mix, such that `back_up` is the way to bound L_w."""
+        return self.plan.method == "sweeps" and self.cmdp.criterion != "average"
 
     def back_up(self, weights: Array, value: Array, gap: float, hopeless: float = -np.inf) -> tuple[float, Any]:
         """A bound on min_π w·V(π) and a policy within `gap` of it, by modified policy iteration from any values (S,).
@@ -231,12 +225,17 @@ class Oracle:
         tail, bound = cmdp.gamma / (1.0 - cmdp.gamma), -np.inf
         largest = float(np.abs(weights) @ cmdp.cost_sizes) / (1.0 - cmdp.gamma)
         noise = SINGLE * largest if 1.0 / HUGE < largest < HUGE else np.inf
-        for _ in range(MOST_BACKUPS):
+        left: list[float] = []
+        for more in range(MOST_BACKUPS, 0, -1):
             backup = bellman(cmdp, cost, value, choice)
             bound, choice = max(bound, bound_from_backup(cmdp, weights, value, backup)), backup.choice
             most = float(cmdp.initial @ backup.values) + tail * backup.highest - offset
             if most - bound <= gap or most < hopeless or self.stop():
                 return bound, choice
+            left.append(most - bound)
+            # At the pace of the last three
+            if len(left) >= TRIED and left[-1] * (left[-1] / left[-4]) ** (more / 3.0) > gap:
+                break
             rough = COARSE * noise < backup.highest - backup.lowest
             value = follow(cmdp, cost, backup.values.astype(np.float32) if rough else backup.values, choice, SWEPT)
         return bound, None

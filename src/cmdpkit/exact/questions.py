@@ -36,10 +36,11 @@ the blend's actions are bad in states that it does not visit."""
 
 def ask_at(search: ColumnSearch, prices: Array, view: Viewpoint, gain: float) -> bool:
     """Ask the oracle, to a part of what is left. False: the blend stays the viewpoint."""
-    gap = max(INEXACT * min(search.upper - search.bound, gain), search.enough)
+    gap, known = max(INEXACT * min(search.upper - search.bound, gain), search.enough), len(search.columns)
     if search.rigorous or not search.oracle.backs_up or not _back_up(search, prices, view, gap):
         search.ask_bound(prices, gap=gap, rounds=ROUNDS, hopeless=search.bound)
-    search.price()
+    if len(search.columns) > known:
+        search.price()
     return False
 
 

@@ -87,6 +87,11 @@ def least_randomised(
     return TabularPolicy.over(pairs, pairs.like(pi))
 
 
+def most_rounded(cmdp: CMDP, tol: float) -> float:
+    """The number of randomised states up to which `rounded()` is worth a try."""
+    return ROUNDED * float(np.sqrt(tol)) * cmdp.states
+
+
 def rounded(cmdp: CMDP, pi: Array, visits: Array, values: Array, tol: float) -> TabularPolicy | None:
     """A policy of a large model that randomises in at most m states, rounded in one go by the values of a similar one.
 
@@ -96,7 +101,7 @@ def rounded(cmdp: CMDP, pi: Array, visits: Array, values: Array, tol: float) -> 
     """
     pairs, m = cmdp.pairs, cmdp.num_constraints
     states = _randomised(cmdp, pi).size
-    if not m < states <= ROUNDED * np.sqrt(tol) * cmdp.states:
+    if not m < states <= most_rounded(cmdp, tol):
         return None
     _settle(cmdp, pi, np.flatnonzero(visits <= NEVER * visits.sum()))
     _round_most(cmdp, pi, visits, values, m)

@@ -172,7 +172,7 @@ def _answer(search: ColumnSearch, bound: float, tol: float) -> tuple[TabularPoli
 
 def _checked(search: ColumnSearch, policy: TabularPolicy, bound: float) -> Certificate:
     """The certificate of a policy near the last one of the search."""
-    near = search.nearest() if may_round(search) else None
+    near = search.nearest() if search.oracle.backs_up else None
     guess = None if near is None else Guess(near)
     return certificate_of(search.cmdp, policy, search.multipliers, bound, search.plan, proof_accuracy(search), guess)
 
