@@ -93,6 +93,28 @@ def test_the_best_policy_has_its_multipliers_in_it(make, monkeypatch):
     np.testing.assert_allclose(certificate.multipliers, searched.multipliers, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("seed", [2, 7, 9])
+def test_a_policy_that_is_nearly_the_best_has_them_too(seed, monkeypatch):
+    """As its local model sees them: they prove what the best ones do, and nothing has to be searched."""
+    cmdp = ck.problems.garnet(5_500, actions=4, successors=5, constraints=2, gamma=0.95, seed=seed)
+    policy = ck.solve(cmdp, tol=1e-6).policy
+    searched = ck.certify(cmdp, ck.TabularPolicy.uniform(cmdp.states, cmdp.actions))
+    monkeypatch.setattr("cmdpkit.certificates.prover.best_bound", lambda *_, **__: pytest.fail("a search"))
+    certificate = ck.certify(cmdp, policy)
+    assert 2e-10 < certificate.gap < 1e-6  # it is not the best one
+    assert certificate.bound == pytest.approx(searched.bound, rel=1e-10 + 0.01 * certificate.gap)
+
+
+def test_a_policy_that_nearly_meets_limits_that_cannot_be_met():
+    """The proof that no policy meets them is found, although the policy is as good as any that misses them so."""
+    cmdp = ck.problems.garnet(400, constraints=1, seed=3)
+    limit = cmdp.constraints[0]
+    least = ck.CMDP(cmdp.transitions, cost=limit.values, gamma=cmdp.gamma, initial=cmdp.initial)
+    found = ck.solve(least, tol=1e-12)
+    tight = cmdp.with_limits({cmdp.names[0]: found.objective - 1e-7 * abs(found.objective)})
+    assert ck.certify(tight, found.policy).infeasibility is not None
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_policies_that_are_not_the_best_do_not_determine_the_bound(seed):
     """A policy of one action per state, good or bad, within the limits or not: the bound is the optimum."""

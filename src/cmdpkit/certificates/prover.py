@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cmdpkit.certificates.certificate import Certificate
-from cmdpkit.certificates.checker import certificate_of, refutation
+from cmdpkit.certificates.checker import Guess, certificate_of, refutation
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import bellman
 from cmdpkit.evaluation.bounds import backup_rounding, bound_from_backup
@@ -15,7 +15,8 @@ from cmdpkit.evaluation.system import Plan, PolicySystem
 from cmdpkit.exact.balance import Balance
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.least_squares import nonnegative_least_squares
-from cmdpkit.exact.local import as_blend
+from cmdpkit.exact.local import Blend, LocalDual, Viewpoint, as_blend, summit
+from cmdpkit.exact.master import row_scales
 from cmdpkit.exact.mdp import Oracle, Stop, minimise, never
 from cmdpkit.exact.nearby import begin_at
 from cmdpkit.exact.pivots import Vertex, is_pivotable, optimal_vertex
@@ -34,6 +35,16 @@ ROOM = 1e-5
 
 EXACT = 1e-10
 """Multipliers are the best if their bound is so close to the optimum, relative to it."""
+
+NEARLY, SHARE = 1e-6, 0.01
+"""Where a policy is proved to be so close to the optimum, they are the best if others could gain no more than this part
+of what is left, under the local model of the policy."""
+
+VISITS = 1e-6
+"""Visits of the policy for its local model, relative."""
+
+NOBODY = Blend([], np.zeros(0))
+"""The policy of a viewpoint from which no blend is made."""
 
 
 def certify(cmdp: CMDP, policy: Any, multipliers: Any = None) -> Certificate:
@@ -67,7 +78,7 @@ def certify(cmdp: CMDP, policy: Any, multipliers: Any = None) -> Certificate:
         with np.errstate(all="ignore"):
             return _in_even_units(cmdp, policy)
     if (known := _supported(cmdp, policy)) is not None:
-        return certificate_of(cmdp, policy, *known)
+        return certificate_of(cmdp, policy, known.multipliers, known.bound, known.plan, guess=known.guess)
     if cmdp.num_rows and is_pivotable(cmdp) and (vertex := optimal_vertex(cmdp, never)) is not None:
         best, bound = vertex_proof(cmdp, vertex)
         if best.optimal(EXACT):
@@ -78,10 +89,19 @@ def certify(cmdp: CMDP, policy: Any, multipliers: Any = None) -> Certificate:
     return certificate_of(cmdp, policy, search.multipliers, search.bound)
 
 
-def _supported(cmdp: CMDP, policy: TabularPolicy | MixturePolicy) -> tuple[Array, float, Plan] | None:
-    """The multipliers that the best policy determines, with the bound that they prove, and the method for its chain.
+class _Proof(NamedTuple):
+    """Multipliers, the bound that they prove, the method for the policy's chain, and what is known of the policy."""
 
-    None if they do not prove that it is the best, or if it randomises in many states.
+    multipliers: Array
+    bound: float
+    plan: Plan
+    guess: Guess
+
+
+def _supported(cmdp: CMDP, policy: TabularPolicy | MixturePolicy) -> _Proof | None:
+    """The multipliers that a policy determines which is the best one, or nearly so.
+
+    None if they do not prove that it is, or if it randomises in many states.
     """
     sums = cmdp.criterion == "discounted" and not isinstance(cmdp.transitions, StagedTransitions)
     if not (sums and isinstance(policy, TabularPolicy)):
@@ -90,22 +110,69 @@ def _supported(cmdp: CMDP, policy: TabularPolicy | MixturePolicy) -> tuple[Array
     if mixed.size > 2 * PARTS:
         return None
     plan = Plan()
-    values = PolicySystem(cmdp, policy.pi, plan=plan).state_values(cmdp.pairs.expect(policy.pi, cmdp.costs))
+    system = PolicySystem(cmdp, policy.pi, plan=plan)
+    values = system.state_values(cmdp.pairs.expect(policy.pi, cmdp.costs))
     v = cmdp.initial @ values - np.append(0.0, cmdp.offsets)
     scales = cmdp.fine_scales[1:]
-    if (v[1:] > MISSED * scales).any():  # the best policy meets the limits
+    missed = float((v[1:] / scales).max(initial=0.0))
+    if missed > NEARLY:
         return None
     prices = _supporting_prices(cmdp, mixed, values, v[1:] > -ROOM * scales)
-    weights = np.append(1.0, prices)
-    # No bound exceeds V_0 + λ · V of a policy
-    upper = float(v[0] + 2.0 * prices @ np.maximum(v[1:], 0.0))
+    oracle, choice = Oracle(cmdp), cmdp.pairs.argmin(-policy.pi).astype(np.int32)
+    oracle.choice, oracle.state_values, oracle.plan = choice, values, plan
+    upper, allowed = _upper_end(cmdp, v, prices, values)
+    bound = _dual(oracle, np.append(1.0, prices), allowed, upper - allowed)
+    if upper - bound <= allowed and missed <= MISSED:  # the best policy meets the limits
+        return _Proof(prices, bound, plan, Guess(values, system.state_occupancy() if plan.is_direct else None))
+    visits = system.state_occupancy(accuracy=VISITS)
+    oracle.choice, oracle.state_values = choice, values
+    return _nearly_supported(oracle, Viewpoint(NOBODY, values, visits, v), prices)
+
+
+def _upper_end(cmdp: CMDP, v: Array, prices: Array, values: Array) -> tuple[float, float]:
+    """What no bound exceeds, because of a policy with V_0..V_m, and how far below that the best bound may be."""
+    # G(λ) ≤ V_0 + λ · V
+    upper, weights = float(v[0] + 2.0 * prices @ np.maximum(v[1:], 0.0)), np.append(1.0, prices)
     rounding = 4.0 * backup_rounding(cmdp, weights, float(np.abs(values @ weights).max())) / cmdp.step_weight
-    allowed = EXACT * cmdp.proof_scale(upper) + rounding
-    # In states that it does not visit, the best policy may do anything: the oracle improves it there
-    oracle = Oracle(cmdp, choice=cmdp.pairs.argmin(-policy.pi).astype(np.int32))
-    oracle.plan, oracle.state_values = plan, values
-    bound = oracle.minimise(weights, allowed, hopeless=upper - allowed).bound
-    return (prices, bound, plan) if upper - bound <= allowed else None
+    return upper, EXACT * cmdp.proof_scale(upper) + rounding
+
+
+def _dual(oracle: Oracle, weights: Array, gap: float, hopeless: float) -> float:
+    """A bound on min_π w·V(π) to within `gap`, or one that shows it to be below `hopeless`, from the oracle's policy.
+
+    In states that it does not visit, the best policy may do anything: the oracle improves it there.
+    """
+    if oracle.backs_up and oracle.state_values is not None:
+        bound, choice = oracle.back_up(weights, oracle.state_values @ weights, gap, hopeless)
+        if choice is not None:
+            return bound
+    return oracle.minimise(weights, gap, hopeless=hopeless).bound
+
+
+def _nearly_supported(oracle: Oracle, view: Viewpoint, prices: Array) -> _Proof | None:
+    """The best multipliers as the local model of a policy sees them, if they prove that it is nearly the best policy.
+
+    The local model errs by the square of what the policy lacks. So it says how much other multipliers could gain:
+    where that is a small part of the gap that is proved, these are as good as the best.
+    """
+    cmdp, scales = oracle.cmdp, row_scales(oracle.cmdp)
+    local, units, unit = LocalDual(cmdp, view, scales), scales[0] / scales[1:], float(scales[0])
+    size, own, start = cmdp.proof_scale(float(view.values[0])), local.values[0], prices / units
+    near, cap = NEARLY * size / unit, 2.0 * max(1.0, float(start.max(initial=0.0)))
+    for exactly in (0.1 * near, 0.1 * EXACT * size / unit):
+        best = summit(local, np.array(local.values), start, own[0] - near, own[0], cap, exactly, 0.0)
+        start = best.prices
+        if own @ np.append(1.0, start) - best.value > near:  # it is not nearly the best one
+            return None
+    prices, expected = cmdp.netted(best.prices * units), best.value * unit
+    upper, allowed = _upper_end(cmdp, view.values, prices, view.state_values)
+    gap = max(allowed, 0.1 * SHARE * (upper - expected))
+    bound = _dual(oracle, np.append(1.0, prices), gap, upper - NEARLY * size)
+    if upper - bound > NEARLY * size or expected - bound > max(allowed, SHARE * (upper - bound)):
+        return None
+    if start.max(initial=0.0) > 0.5 * cap:  # perhaps the limits cannot be met, which is to be proved then
+        return None
+    return _Proof(prices, bound, oracle.plan, Guess(view.state_values))
 
 
 def _supporting_prices(cmdp: CMDP, mixed: Any, values: Array, tight: Any) -> Array:

@@ -79,6 +79,14 @@ class Viewpoint(NamedTuple):
     values: Array  # (m + 1,) V_0..V_m from the start
 
 
+class Summit(NamedTuple):
+    """The maximum of the dual function under the local model."""
+
+    prices: Array  # scaled like the columns
+    value: float  # scaled
+    accuracy: float  # to which it was found
+
+
 class Outlook(NamedTuple):
     """The maximum of the dual function under the local model, and the policy there."""
 
@@ -143,6 +151,28 @@ def outlook(
     enough: float = 1e-13,
     share: float = ACCURACY,
 ) -> Outlook:
+    """The maximum of the dual function as the local model and known cuts see it, and the policy there.
+
+    Args:
+        local: the local dual. All other numbers are scaled like its values.
+        margin: distance that the blend keeps from the limits, because the prediction will miss.
+        cuts, start, bound, upper, cap, enough, share: as in `summit`.
+    """
+    found = summit(local, cuts, start, bound, upper, cap, enough, share)
+    limits = np.zeros(len(start)) - margin
+    return Outlook(found.prices, found.value, *local.blend(limits, cap, found.accuracy))
+
+
+def summit(
+    local: LocalDual,
+    cuts: Array,
+    start: Array,
+    bound: float,
+    upper: float,
+    cap: float,
+    enough: float = 1e-13,
+    share: float = ACCURACY,
+) -> Summit:
     """Maximise min(local dual, known cuts) over prices in [0, cap] by cutting planes.
 
     The local dual is asked between the best prices so far and those of the cuts' own maximum: somewhere on the way for
@@ -155,13 +185,11 @@ def outlook(
         start: prices to start from.
         bound, upper: bounds on the optimum; the distance says how exact the answer must be.
         cap: largest price.
-        margin: distance that the blend keeps from the limits, because the prediction will miss.
         enough: the answer need not be more exact than this, or than
         share: this part of the distance of the bounds.
     """
     best, center, prices = -np.inf, start, start
-    nothing = np.zeros(len(start))
-    model = Program(cuts, nothing, cap)
+    model = Program(cuts, np.zeros(len(start)), cap)
     closing = False  # the last question is the model's own maximum
     for _ in range(PASSES):
         cut = local.look(prices)
@@ -184,4 +212,4 @@ def outlook(
             known = model.columns
             between = level_point(center, known[:, 0], known[:, 1:].T, best + LEVEL * (most - best), cap)
             prices = farthest if between is None else between
-    return Outlook(center, best, *local.blend(nothing - margin, cap, accuracy))
+    return Summit(center, best, accuracy)
