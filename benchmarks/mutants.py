@@ -658,8 +658,8 @@ MUTANTS: list[Mutant] = [
         "evaluation sampling::test_a_mixture_has_the_average_values",
         ("occupancy = cmdp.step_weight * ", "occupancy = ", "occupancies sum to 1/(1 − γ)"),
         (
-            "zip(policy.weights, c, strict=True)",
-            "zip([1 / len(policy)] * len(policy), c, strict=True)",
+            "zip(weights, parts, strict=True)",
+            "zip([1 / len(parts)] * len(parts), parts, strict=True)",
             "mixtures are averaged evenly",
         ),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import pickle
 from fractions import Fraction
 from unittest import mock
 
@@ -315,6 +316,24 @@ def test_visits_in_two_halves_are_the_transposed_product(threads, monkeypatch):
     half = states // 2
     first, rest = chain[:half].T @ visits[:half], chain[half:].T @ visits[half:]
     np.testing.assert_array_equal(out, first + rest)
+
+
+@pytest.mark.parametrize("states", [20, 400])
+def test_tables_are_computed_when_they_are_used(states):
+    """From what the policy was, whatever has been done to what was returned; also by another process."""
+    cmdp = ck.problems.garnet(states, constraints=2, seed=1)
+    pi = np.random.default_rng(2).dirichlet(np.ones(cmdp.actions), states)
+    expected, found = ck.evaluate(cmdp, pi), ck.evaluate(cmdp, pi)
+    # V = Σ_a π Q, and the values from the start are those of the visits
+    np.testing.assert_allclose((pi * expected.action_values).sum(axis=-1), expected.state_values, rtol=1e-10)
+    value = (expected.occupancy * cmdp.objective).sum() / (1.0 - cmdp.gamma)
+    assert value == pytest.approx(expected.objective, rel=1e-10)
+    found.state_values[:] = 0.0
+    pi[:] = 0.0
+    sent = pickle.loads(pickle.dumps(found))
+    for later in (found, sent):
+        np.testing.assert_array_equal(later.action_values, expected.action_values)
+        np.testing.assert_array_equal(later.occupancy, expected.occupancy)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
