@@ -26,8 +26,9 @@ from cmdpkit.model import CMDP, Pairs
 PASSES = 100
 """Greedy passes at most; a dozen are usual."""
 
-PLAIN, STEP = 2, 0.6
-"""Up to so many limits the next prices are this far on the way from the best ones to the maximum of the model."""
+PLAIN, SMALL_PLAIN, STEP = 2, 3, 0.6
+"""Up to so many limits the next prices are this far on the way from the best ones to the maximum of the model. The
+second number is for models too small for compiled code, whose greedy passes cost little."""
 
 ROUGH = 1e-5
 """While no mixture meets the limits, the local problem is solved no better than to this (scaled)."""
@@ -104,6 +105,7 @@ class LocalDual:
         self.table = advantages(cmdp, view.state_values)
         self.seen: list[Any] = []  # choices of the greedy policies
         self.values = [view.values / scales]  # of the viewpoint itself and of each greedy policy
+        self.plain = PLAIN if is_compiled(cmdp.transitions) else SMALL_PLAIN
         self.repeated = False  # the last greedy policy has the values of one that was known
         self._known = {self.values[0].tobytes()}
         self._units, self._compiled = scales[0] / scales, is_compiled(cmdp.transitions)
@@ -176,7 +178,7 @@ def summit(
     """Maximise min(local dual, known cuts) over prices in [0, cap] by cutting planes.
 
     The local dual is asked between the best prices so far and those of the cuts' own maximum: somewhere on the way for
-    one limit or two (in-out separation), else at the nearest prices on a level (the level method), which takes fewer
+    few limits (in-out separation), else at the nearest prices on a level (the level method), which takes fewer
     questions and a quadratic program for each.
 
     Args:
@@ -206,7 +208,7 @@ def summit(
         closing, farthest = most - best <= accuracy, np.minimum(farthest, cap)
         if closing:
             prices = farthest
-        elif start.size <= PLAIN:
+        elif start.size <= local.plain:
             prices = center + STEP * (farthest - center)
         else:
             known = model.columns

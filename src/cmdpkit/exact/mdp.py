@@ -18,7 +18,6 @@ import numpy as np
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import Backup, bellman, follow, induction, induction_over_stages
 from cmdpkit.evaluation.bounds import backup_errors, bound_from_backup, local_bound
-from cmdpkit.evaluation.chain import chosen_chain
 from cmdpkit.evaluation.gains import policy_system, uniform_system
 from cmdpkit.evaluation.system import Plan, PolicySystem, rounding_floor
 from cmdpkit.model import CMDP, StagedTransitions
@@ -282,10 +281,7 @@ class Oracle:
         cmdp, value = self.cmdp, backup.values
         if self.plan.method != "sweeps" or cmdp.criterion == "average":
             return value
-        chain, own = chosen_chain(cmdp, backup.choice), cost[cmdp.pairs.rows(backup.choice)]
-        for _ in range(FOLLOWED):
-            value = own + cmdp.gamma * (chain @ value)
-        return value
+        return follow(cmdp, cost, value, backup.choice, FOLLOWED)
 
     def _over_stages(self, weights: Array) -> Minimum:
         """Backward induction: policy, values and bound in one pass."""
