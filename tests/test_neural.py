@@ -1,7 +1,8 @@
 """The neural learner: derivatives against autograd, the trust region, advantages by hand, and one whole learner."""
 
+import hashlib
 import json
-from itertools import islice
+from itertools import islice, pairwise
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -15,12 +16,14 @@ from cmdpkit.envs import WithCosts, as_batch
 from cmdpkit.envs.lean import LeanBatch
 from cmdpkit.learners import ExactLearner
 from cmdpkit.learners.neural import regression
+from cmdpkit.learners.neural.acting import Acting
 from cmdpkit.learners.neural.critics import Critics, Moments
 from cmdpkit.learners.neural.distributions import Gaussian, Softmax
 from cmdpkit.learners.neural.learner import NeuralLearner
 from cmdpkit.learners.neural.networks import Network
 from cmdpkit.learners.neural.policy import Actions, NeuralPolicy
 from cmdpkit.learners.neural.rollouts import Rollout, collect, discounted
+from cmdpkit.learners.neural.tanh import tanh
 from cmdpkit.learners.neural.trust_region import conjugate_gradients, trust_region_step
 from cmdpkit.primal_dual import primal_dual
 from cmdpkit.rules import CRPO, NPGPD, PMDPD, Weights
@@ -381,6 +384,45 @@ def test_draws_follow_the_softmax_and_the_normal():
     np.testing.assert_allclose(draws.mean(axis=0), [0.5, -1.0], atol=0.02)
     np.testing.assert_allclose(draws.std(axis=0), [1.0, np.exp(-1.0)], atol=0.02)
     np.testing.assert_allclose(box.for_env(np.array([[0.5, -0.5], [3.0, 3.0]])), [[1.0, 2.5], [2.0, 10.0]])
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("sizes", [[6, 5, 3], [1, 2], [17, 64, 63, 6], [4, 8, 1]])
+def test_compiled_actions_are_those_of_numpy(sizes, activation):
+    """Also where the inputs of a layer are not a multiple of four."""
+    rng = np.random.default_rng(0)
+    layers = [(rng.normal(size=(b, a)) / np.sqrt(a), rng.normal(size=b)) for a, b in pairwise(sizes)]
+    box = Actions(False, np.full(sizes[-1], -1.0), np.full(sizes[-1], 3.0))
+    scaling = {"shift": rng.normal(size=sizes[0]), "scale": np.full(sizes[0], 0.5)}
+    policy = NeuralPolicy(layers, box, np.full(sizes[-1], -0.5), **scaling, activation=activation)
+    seen, noise = (rng.normal(size=(5, 3, n)).astype(np.float32) for n in (sizes[0], sizes[-1]))
+    drawn = box.empty((5, 3))
+    act = Acting(policy, seen, noise, drawn)
+    for t in range(5):
+        expected = box.draw(policy.outputs(policy.inputs(seen[t])), noise[t])
+        np.testing.assert_allclose(act(t), box.for_env(expected), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(drawn[t], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_tanh_of_actions_is_correct_to_two_units_in_the_last_place():
+    x = np.append(np.linspace(-12.0, 12.0, 100_001), [1e-40, -1e-30, 3e38, -np.inf]).astype(np.float32)
+    y = np.empty_like(x)
+    tanh(x, y)
+    truth = np.tanh(x.astype(np.float64))
+    assert (np.abs(y - truth) <= 2.0 * np.spacing(np.abs(truth).astype(np.float32))).all()
+    np.testing.assert_array_equal(np.signbit(y), np.signbit(x))
+    nan = np.full(1, np.nan, np.float32)
+    tanh(nan, nan)
+    assert np.isnan(nan[0])
+
+
+def test_tanh_of_actions_has_the_same_bits_everywhere():
+    """Of the C library glibc 2.36, which agrees on all arguments."""
+    x = np.arange(0, 2**31, 100_003, dtype=np.uint32).view(np.float32)
+    x = x[np.isfinite(x)]
+    y = np.empty_like(x)
+    tanh(x, y)
+    assert hashlib.sha256(y.tobytes()).hexdigest()[:16] == "b2560fb026d671c5"
 
 
 def test_a_policy_survives_its_arrays():

@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 
 from cmdpkit.learners.neural.policy import CLIP, Floats, NeuralPolicy
+from cmdpkit.learners.neural.tanh import tanh
 
 ZERO = np.float32(0.0)
 
@@ -53,6 +54,19 @@ class Acting:
 
 
 @njit(cache=True, error_model="numpy")
+def _add_product(x, weights, z):  # pragma: no cover - compiled
+    """z ← z + x W, with the rows of W one after the other: four at a time, added in their order."""
+    a, b = x.size, z.size
+    for k in range(0, a - 3, 4):
+        w, x_0, x_1, x_2, x_3 = weights[k * b : (k + 4) * b], x[k], x[k + 1], x[k + 2], x[k + 3]
+        for j in range(b):
+            z[j] = (((z[j] + x_0 * w[j]) + x_1 * w[b + j]) + x_2 * w[2 * b + j]) + x_3 * w[3 * b + j]
+    for k in range(a - a % 4, a):
+        for j in range(b):
+            z[j] += x[k] * weights[k * b + j]
+
+
+@njit(cache=True, error_model="numpy")
 def _draw(t, observations, noise, numbers, sizes, relu, bounds, drawn, chosen):  # pragma: no cover - compiled
     """y + σ · noise for every row, where y is the output of the network as `NeuralPolicy.outputs` computes it.
 
@@ -85,20 +99,14 @@ def _draw(t, observations, noise, numbers, sizes, relu, bounds, drawn, chosen): 
             a, b = sizes[layer - 1], sizes[layer]
             for j in range(b):
                 z[j] = numbers[begin + a * b + j]
-            for k in range(a):
-                value, weights = x[k], numbers[begin + k * b : begin + k * b + b]
-                if value != ZERO:  # half of the outputs of a ReLU are 0
-                    for j in range(b):
-                        z[j] += value * weights[j]
+            _add_product(x[:a], numbers[begin : begin + a * b], z[:b])
             begin += a * b + b
             if layer < sizes.size - 1:
-                for j in range(b):
-                    if not relu:
-                        x[j] = np.tanh(z[j])
-                    elif z[j] < ZERO:
-                        x[j] = ZERO
-                    else:
-                        x[j] = z[j]
+                if relu:
+                    for j in range(b):
+                        x[j] = ZERO if z[j] < ZERO else z[j]
+                else:
+                    tanh(z[:b], x)
         for j in range(outputs):
             drawn[t, row, j] = z[j] + std[j] * noise[t, row, j]
         for j in range(bounds.shape[1]):
