@@ -1337,8 +1337,14 @@ MUTANTS: list[Mutant] = [
     *of(
         "learners/neural/networks.py",
         "neural",
-        ("z.addmm_(moved, weight.T)", "z.addmm_(moved, weight.T, alpha=0.0)", "derivatives stop at the last layer"),
+        ("z.addmm_(moved, weight)", "z.addmm_(moved, weight, alpha=0.0)", "derivatives stop at the last layer"),
         ("else 1.0) / math.sqrt(a)", "else 1.0) / a", "weights begin too small"),
+        ("mine.copy_(v)", "pass", "derivatives are along an older direction"),
+    ),
+    *of(
+        "learners/neural/acting.py",
+        "neural",
+        ("range(a - a % 4, a)", "range(a, a)", "inputs beyond a multiple of four do not count"),
     ),
     *of(
         "learners/neural/policy.py",

@@ -57,8 +57,10 @@ def test_both_derivatives_are_the_jacobian(free, activation):
     jacobian = torch.autograd.functional.jacobian(lambda t: network(t, x), theta)  # (7, outputs, parameters)
     hidden = network.activations(theta, x)
     v, u = torch.randn(network.parameters, dtype=torch.double), torch.randn_like(hidden[-1])
-    torch.testing.assert_close(network.forward_derivative(theta, hidden, v), jacobian @ v)
-    torch.testing.assert_close(network.gradient(theta, hidden, u), torch.einsum("no,nop->p", u, jacobian))
+    derivatives = network.derivatives(theta, hidden)
+    for _ in range(2):  # the second time in the room of the first
+        torch.testing.assert_close(derivatives.forward(v), jacobian @ v)
+        torch.testing.assert_close(derivatives.gradient(u), torch.einsum("no,nop->p", u, jacobian))
 
 
 @pytest.mark.parametrize(("distribution", "free"), CASES)
@@ -93,9 +95,9 @@ def test_fisher_product_against_the_dense_fisher_matrix(distribution, free):
     network, theta, x = tiny(free)
     y = network(theta, x)
     dense = torch.autograd.functional.hessian(lambda t: distribution.divergence(y, network(t, x)).mean(), theta)
-    hidden, metric = network.activations(theta, x), distribution.metric(y)
+    derivatives, metric = network.derivatives(theta, network.activations(theta, x)), distribution.metric(y)
     columns = [
-        network.gradient(theta, hidden, metric(network.forward_derivative(theta, hidden, e))) / len(x)
+        derivatives.gradient(metric(derivatives.forward(e))) / len(x)
         for e in torch.eye(network.parameters, dtype=torch.double)
     ]
     torch.testing.assert_close(torch.stack(columns), dense, atol=1e-9, rtol=1e-7)
@@ -110,7 +112,7 @@ def test_surrogate_gradient_against_autograd():
     surrogate = ((Softmax().log_prob(network(moving, x), actions) - old).exp() * benefit).mean()
     (expected,) = torch.autograd.grad(surrogate, moving)
     hidden = network.activations(theta, x)
-    ours = network.gradient(theta, hidden, Softmax().score(hidden[-1], actions) * benefit[:, None]) / 7
+    ours = network.derivatives(theta, hidden).gradient(Softmax().score(hidden[-1], actions) * benefit[:, None]) / 7
     torch.testing.assert_close(ours, expected)
 
 

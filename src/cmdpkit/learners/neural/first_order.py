@@ -48,7 +48,7 @@ class FirstOrder:
         hidden = local.network.activations(theta, local.x[rows])
         y = hidden[-1].detach().requires_grad_()
         (u,) = torch.autograd.grad(self.value(local, y, rows, benefit), y)
-        return local.network.gradient(theta, hidden, u)
+        return local.network.derivatives(theta, hidden).gradient(u)
 
     def step(
         self,

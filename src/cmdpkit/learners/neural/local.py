@@ -70,18 +70,18 @@ class LocalModel:
         self.y = self.hidden[-1]
         self.log_prob = distribution.log_prob(self.y, actions)
         self._score = distribution.score(self.y, actions)
-        self._few = self.hidden if few is None else [h[torch.from_numpy(few)] for h in self.hidden]
-        self._metric = distribution.metric(self._few[-1])
+        states = self.hidden if few is None else [h[torch.from_numpy(few)] for h in self.hidden]
+        self._few, self._metric = network.derivatives(theta, states), distribution.metric(states[-1])
         self._solved: tuple[Tensor, Tensor] | None = None  # gradients, and what F⁻¹ makes of them
 
     def gradient(self, benefit: Tensor) -> Tensor:
         """(1/N) Jᵀ (benefit · ∂ log π/∂y)."""
-        return self.network.gradient(self.theta, self.hidden, self._score * benefit[:, None]).div_(len(self.x))
+        slopes = self.network.derivatives(self.theta, self.hidden)
+        return slopes.gradient(self._score * benefit[:, None]).div_(len(self.x))
 
     def fisher(self, v: Tensor) -> Tensor:
         """F v = (1/N) Jᵀ M J v."""
-        forward = self.network.forward_derivative(self.theta, self._few, v)
-        return self.network.gradient(self.theta, self._few, self._metric(forward)).div_(len(self._few[0]))
+        return self._few.gradient(self._metric(self._few.forward(v))).div_(len(self._few.hidden[0]))
 
     def judge(self, benefit: Tensor, worst: Array | None = None) -> Callable[[Tensor], tuple[float, float]]:
         """θ′ ↦ (mean of (π_θ′/π_θ) · benefit, mean KL(π_θ ‖ π_θ′)).
@@ -121,9 +121,9 @@ class LocalModel:
     def _half(self, scaled: Array, chosen: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
         """The gradients of a part of the samples, and their directions."""
         rows = torch.from_numpy(np.flatnonzero(chosen))
-        hidden, score = [h[rows] for h in self.hidden], self._score[rows]
+        slopes, score = self.network.derivatives(self.theta, [h[rows] for h in self.hidden]), self._score[rows]
         benefits = torch.from_numpy(scaled[chosen].astype(np.float32))
-        gradients = [self.network.gradient(self.theta, hidden, score * b[:, None]).div_(len(rows)) for b in benefits.T]
+        gradients = [slopes.gradient(score * b[:, None]).div_(len(rows)) for b in benefits.T]
         directions = [conjugate_gradients(self._damped, g, self.cg_steps, small=self.small) for g in gradients]
         return torch.stack(gradients), torch.stack(directions)
 
