@@ -298,6 +298,14 @@ def test_lean_copies_and_other_batches_give_the_same_rollouts():
             np.testing.assert_array_equal(values, getattr(theirs, name), err_msg=name)
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_lean_copies_take_one_action_each(count):
+    lean = LeanBatch(lambda: Corridor(limit=2), 2)
+    lean.reset(seed=0)
+    with pytest.raises(ValueError, match=f"2 environments, but {count} action"):
+        lean.step(np.zeros(count, dtype=np.int64))
+
+
 def test_rollouts_tell_ends_from_cuts():
     rollout = collect(corridor(), walker([0.0, 50.0]), 7, 1, np.random.default_rng(0))
     np.testing.assert_array_equal(rollout.seen[:, 0, 0], [0, 1, 2, 0, 1, 2, 0])
