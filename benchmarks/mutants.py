@@ -1359,6 +1359,11 @@ MUTANTS: list[Mutant] = [
         ('"shift": self.shift, "scale": self.scale}', '"shift": self.shift}', "files forget the scale of observations"),
     ),
     *of(
+        "learners/neural/sums.py",
+        "neural",
+        ("if not ended[t, i]:", "if True:", "sums go on into the next episode"),
+    ),
+    *of(
         "learners/neural/rollouts.py",
         "neural implicit_training",
         ("if (truncated & ~terminated).any():", "if False:", "a cut without its last observation is an end"),

@@ -106,7 +106,7 @@ class Critics:
         targets = ((returns - self.returns.mean) / self.returns.deviation_in(units)).astype(np.float32)
         for _ in range(self.epochs):
             order = rng.permutation(len(x))
-            self._epoch(x[order], targets[order])
+            self._epoch(x.take(order, axis=0), targets.take(order, axis=0))
         if np.isfinite(self.theta).all() and np.isfinite(self.second).all():
             return True
         self.theta, self.first, self.second, self.steps = kept

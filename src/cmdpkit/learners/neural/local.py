@@ -70,7 +70,7 @@ class LocalModel:
         self.y = self.hidden[-1]
         self.log_prob = distribution.log_prob(self.y, actions)
         self._score = distribution.score(self.y, actions)
-        states = self.hidden if few is None else [h[torch.from_numpy(few)] for h in self.hidden]
+        states = self.hidden if few is None else [h.index_select(0, torch.from_numpy(few)) for h in self.hidden]
         self._few, self._metric = network.derivatives(theta, states), distribution.metric(states[-1])
         self._solved: tuple[Tensor, Tensor] | None = None  # gradients, and what F⁻¹ makes of them
 
@@ -121,7 +121,8 @@ class LocalModel:
     def _half(self, scaled: Array, chosen: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
         """The gradients of a part of the samples, and their directions."""
         rows = torch.from_numpy(np.flatnonzero(chosen))
-        slopes, score = self.network.derivatives(self.theta, [h[rows] for h in self.hidden]), self._score[rows]
+        *hidden, score = (h.index_select(0, rows) for h in (*self.hidden, self._score))
+        slopes = self.network.derivatives(self.theta, hidden)
         benefits = torch.from_numpy(scaled[chosen].astype(np.float32))
         gradients = [slopes.gradient(score * b[:, None]).div_(len(rows)) for b in benefits.T]
         directions = [conjugate_gradients(self._damped, g, self.cg_steps, small=self.small) for g in gradients]

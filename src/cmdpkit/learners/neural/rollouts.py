@@ -130,10 +130,10 @@ def standard_error(samples: Array) -> Array:
 
 def discounted(x: Array, ended: Truths, gamma: float) -> Array:
     """y_t = x_t + γ y_{t+1} along the first axis, restarting where an episode ended."""
-    total = np.array(x)
-    keep = gamma * (1.0 - ended).reshape(*ended.shape, *[1] * (x.ndim - ended.ndim))
-    for t in range(len(x) - 2, -1, -1):
-        total[t] += keep[t] * total[t + 1]
+    from cmdpkit.learners.neural.sums import discount  # compiled
+
+    total = np.array(x, order="C")
+    discount(total.reshape(*ended.shape, -1), ended, gamma)
     return total
 
 
