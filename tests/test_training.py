@@ -358,11 +358,29 @@ def test_environments_without_costs_and_odd_spaces_are_refused():
         ({"time_limit": -1.0}, "time_limit"),
         ({"measure": "sum"}, "measure"),
         ({"gamma": 1.0}, "gamma"),
+        ({"deviation": 0.01, "least_deviation": 0.5}, "deviation=0.01 starts below least_deviation=0.5.*smaller"),
+        ({"deviation": 0.05}, "below least_deviation=0.1"),
+        ({"least_deviation": 0.7}, "deviation=0.6 starts below"),
+        ({"clip": 0.3}, "clip is an option of surrogate='clip'.*'trust-region', which this run uses"),
+        ({"method": "focops", "clip": 0.3}, "clip is an option of surrogate='clip'.*'penalty', which"),
+        ({"surrogate": "clip", "temperature": 1.0}, "temperature is an option of surrogate='penalty'"),
+        ({"surrogate": "clip", "line_search": 5}, "line_search is an option of surrogate='trust-region'"),
+        ({"policy_rate": 1e-3}, "policy_rate is an option of surrogate='clip' or 'penalty'"),
     ],
 )
 def test_bad_input_is_refused_before_any_work(settings, what):
     with pytest.raises((ValueError, TypeError), match=what):
         ck.train(ACROBOT, **{"limits": [5, 5], "iterations": 1, **SMALL, **settings})
+
+
+def test_a_deviation_may_stay_where_it_starts():
+    settings = ck.settings.NeuralSettings(deviation=0.05, least_deviation=0.05)
+    assert settings.deviation == settings.least_deviation
+
+
+@pytest.mark.parametrize("options", [{"surrogate": "clip", "clip": 0.3, "policy_epochs": 1}, {"line_search": 3}])
+def test_options_of_the_surrogate_in_use_are_taken(options):
+    assert ck.train(ACROBOT, "rcpo", limits=[5, 5], iterations=1, **SMALL, **options).iterations == 1
 
 
 def test_without_limits_any_environment_will_do():
@@ -561,6 +579,8 @@ def test_the_command_line_refuses_in_one_line(tmp_path):
         (("train", ACROBOT, *CLI, "--set", "seed=3", "--out", tmp_path / "e"), "has its own flag"),
         (("evaluate", tmp_path / "nowhere"), "no run.json"),
         (("train", ACROBOT, *CLI, "--resume", "--out", tmp_path / "d"), "no run"),
+        (("train", ACROBOT, *CLI, "--deviation", 0.01, "--least-deviation", 0.5), "starts below least_deviation=0.5"),
+        (("train", ACROBOT, *CLI, "--clip", 0.3), "clip is an option of surrogate='clip'"),
     ):
         run = program(*arguments)
         assert run.code == 2

@@ -5,6 +5,7 @@ Methods add options of their own (see rules/registry.py). Importing this module 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -129,6 +130,29 @@ class NeuralSettings:
     critic_rate: float = option(1e-3, POSITIVE, "Learning rate of the critics.")
     critic_epochs: int = option(10, WHOLE, "Passes over each batch when the critics are fitted.")
     critic_minibatch: int = option(128, WHOLE, "Minibatch size of the critics.")
+
+    def __post_init__(self) -> None:
+        if self.deviation < self.least_deviation:
+            raise ValueError(
+                f"deviation={self.deviation:g} starts below least_deviation={self.least_deviation:g}, to which the "
+                "first step would raise it: pass a larger deviation, or a smaller least_deviation"
+            )
+
+    def refuse_unused(self, given: Iterable[str]) -> None:
+        """Raise an error if an option was given that belongs to another surrogate."""
+        for name in given:
+            used = PARTS.get(name, (self.surrogate,))
+            if self.surrogate not in used:
+                raise ValueError(
+                    f"{name} is an option of surrogate={' or '.join(map(repr, used))}, and has no effect with "
+                    f"{self.surrogate!r}, which this run uses; leave it out, or choose that surrogate"
+                )
+
+
+PARTS = {"line_search": ("trust-region",), "clip": ("clip",), "temperature": ("penalty",)} | dict.fromkeys(
+    ("policy_rate", "policy_epochs", "policy_minibatch"), ("clip", "penalty")
+)
+"""Settings of the neural learner that only some surrogates use."""
 
 
 ESTIMATORS = ("truncated", "geometric", "pooled")

@@ -97,6 +97,7 @@ def train(
     count = _check_call(limits, iterations, seed, time_limit, callback)
     workers = None if workers is None else check_count(workers, "workers", least=1)
     choice = choose(method, options, "neural", NeuralSettings, count)
+    choice.settings.refuse_unused(choice.given)
     folder = check_run_folder(out, resume, tensorboard)
     try:
         import safetensors  # noqa: F401 - for checkpoints
