@@ -52,7 +52,7 @@ def measure(robot: str) -> np.ndarray:
 
 
 def main() -> None:
-    for robot in sys.argv[1:] or ("HalfCheetah", "Hopper", "Walker2d"):
+    for robot in sys.argv[1:] or ("HalfCheetah", "Hopper", "Walker2d", "Swimmer", "Ant"):
         table = measure(robot)
         bare, wrapped, whole = 1e6 * np.median(table, axis=0)
         of_wrapped, of_whole = np.median(table[:, :1] / table[:, 1:], axis=0)
