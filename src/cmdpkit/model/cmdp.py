@@ -34,7 +34,7 @@ from cmdpkit.model.criterion import check_criterion, check_limit_criterion
 from cmdpkit.model.labels import Label
 from cmdpkit.model.limits import Limit, check_limits
 from cmdpkit.model.pairs import initial_state
-from cmdpkit.model.quantities import check_table
+from cmdpkit.model.quantities import check_table, compact
 from cmdpkit.model.stages import band_of, forward_blocks, like_shapes, over_stages
 from cmdpkit.model.storage import load_model, save_model
 from cmdpkit.model.transitions import check_pairs, check_row_sums, longest_row_of
@@ -149,7 +149,7 @@ class CMDP(WaysIn, WaysOut, Variants):
 
         def shared(table: Any, row: int) -> Any:
             same = self.units[row] == 1.0 and np.size(table) == self.costs.shape[1]
-            return self.costs[row].reshape(np.shape(table)) if same else table
+            return self.costs[row].reshape(np.shape(table)) if same else compact(table)
 
         self.objective = shared(self.objective, 0)
         first = 1 + self.stated(np.arange(self.num_rows))

@@ -34,6 +34,14 @@ def check_table(values: Any, pairs: Pairs, transitions: Any, name: str, horizon:
     return freeze(np.stack(stages))
 
 
+def compact(table: PairTable) -> PairTable:
+    """The same numbers, stored once per state where they do not depend on the action, or once per action."""
+    for once in (table[:, :1], table[:1]) if table.ndim == 2 else ():
+        if np.array_equal(np.broadcast_to(once, table.shape), table):
+            return np.broadcast_to(freeze(once.copy()), table.shape)
+    return table
+
+
 def _is_by_next(shape: tuple[int, ...], pairs: Pairs) -> bool:
     return shape == (pairs.states, pairs.actions, pairs.states)
 

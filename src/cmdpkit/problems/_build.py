@@ -32,7 +32,7 @@ def sparse_transitions(successors: NDArray[np.integer[Any]], probabilities: Arra
     matrix = sp.csr_array(parts, shape=(states * actions, states), dtype=np.float64)
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
-    return matrix
+    return matrix if matrix.nnz == data.size else matrix.copy()  # without the room for what was removed
 
 
 def check_whole(value: Any, name: str, least: int) -> int:

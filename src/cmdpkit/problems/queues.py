@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cmdpkit.checks import Handed
 from cmdpkit.model import CMDP, AtMost
 from cmdpkit.problems._build import check_numbers, check_positive, check_whole, criterion, sparse_transitions
 
@@ -73,8 +74,10 @@ def two_queues(
     shape = (side**2, len(speed) ** 2)
     successors = np.stack([np.broadcast_to(n1 * side + n2, shape) for n1, n2, _ in after], axis=-1, dtype=np.int32)
     probabilities = np.stack([np.broadcast_to(r / clock, shape) for _, _, r in after], axis=-1)
+    transitions = Handed(sparse_transitions(successors, probabilities))
+    del successors, probabilities
     return CMDP(
-        sparse_transitions(successors, probabilities),
+        transitions,
         cost=np.broadcast_to(weight[0] * q1 + weight[1] * q2, shape),
         constraints=[
             AtMost(np.broadcast_to((u1 + u2) ** 2, shape), power_limit, name="power", per_step=True),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cmdpkit.checks import Handed
 from cmdpkit.model import CMDP, AtMost
 from cmdpkit.problems._build import (
     check_between,
@@ -82,8 +83,10 @@ def wireless(
     if backlog_limit is not None:
         limit = check_positive(backlog_limit, "backlog_limit")
         constraints.append(AtMost(np.broadcast_to(backlog, sent.shape), limit, "backlog", per_step=True))
+    transitions = Handed(sparse_transitions(successors, probabilities))
+    del successors, left, backlog_next
     return CMDP(
-        sparse_transitions(successors, probabilities),
+        transitions,
         reward=sent,
         constraints=constraints,
         **criterion(gamma, average),
