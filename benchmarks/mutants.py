@@ -1657,7 +1657,7 @@ MUTANTS: list[Mutant] = [
         "run/recorder.py",
         "run checkpoints first_order bounds::test_histories_near_large_limits_keep_their_digits",
         (
-            "self.occupancy += self.learner.occupancy",
+            "self.learner.add_occupancy(self.occupancy)",
             "self.occupancy = self.learner.occupancy",
             "the average is the last",
         ),

@@ -15,7 +15,7 @@ from cmdpkit.evaluation.gain_bounds import averages_with_errors
 from cmdpkit.evaluation.rational import RationalModel, Table, above, below
 from cmdpkit.evaluation.rational_averages import RationalAverages
 from cmdpkit.evaluation.system import Plan, PolicySystem
-from cmdpkit.model import CMDP, Problem
+from cmdpkit.model import CMDP, Problem, parts
 from cmdpkit.policy import MixturePolicy, TabularPolicy
 
 AnyPolicy = TabularPolicy | MixturePolicy
@@ -177,6 +177,6 @@ def _sizes(cmdp: CMDP, system: PolicySystem, pi: Array, value: Array) -> Array:
     """(S, m + 1) how large the terms are that are summed for c_π + γ P_π V − V in every state."""
     size = np.abs(value)
     size += cmdp.gamma * (system.chain @ size)
-    for cost, column in zip(cmdp.costs, size.T, strict=True):
-        column += cmdp.pairs.expect(pi, np.abs(cost)[None])[:, 0]
+    for part in parts(cmdp.pairs):
+        size[part.states] += part.pairs.expect(part.of(pi), np.abs(cmdp.costs[:, part.rows]))
     return size

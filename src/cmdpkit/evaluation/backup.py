@@ -17,7 +17,7 @@ import scipy.sparse as sp
 
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.threads import in_blocks
-from cmdpkit.model import CMDP, Pairs, StagedTransitions
+from cmdpkit.model import CMDP, Pairs, Part, StagedTransitions
 
 COMPILED = 100_000
 """From this many nonzeros the compiled kernels pay for their import (measured: docs/decisions.md)."""
@@ -241,6 +241,21 @@ def advantages(cmdp: CMDP, values: Array) -> Array:
     return table[:, : values.shape[1]]
 
 
+def add_ahead(cmdp: CMDP, part: Part, table: Array, values: Array) -> Array:
+    """Add γ Σ P V − V to costs (n, k) of the pairs of some states, in place, given V as (S, k). Both are `padded`.
+
+    For a large sparse model. For long-run averages, less the average of each cost.
+    """
+    if cmdp.criterion == "average":
+        table -= gain(cmdp, values)
+    indptr, indices, data = parts(cmdp.transitions)
+    own = indptr[part.rows.start : part.rows.stop + 1]
+    ends = (np.empty(table.shape[1]), np.empty(table.shape[1]), 0, part.pairs.states)
+    kernel, here = _ahead_kernel(table.shape[1]), values[part.states]
+    kernel(part.pairs.heads, own, indices, data, table, cmdp.gamma, values, here, 1.0, table, *ends)
+    return table
+
+
 def _advantages_over_stages(cmdp: CMDP, values: Array) -> Array:
     """The same, stage by stage."""
     staged: StagedTransitions = cmdp.transitions
@@ -290,10 +305,8 @@ def looking_ahead(matrix: Any, gamma: float, cost: Array, minus: float = 0.0, he
     `matrix` is the model's, with a row for every pair (those of a state begin at `heads`), or a chain's with one row
     for every state. Tables of values are `padded`; that of the costs need not be.
     """
-    from cmdpkit.evaluation import kernels
-
     columns, nnz = padded_width(cost.shape[1]), matrix.nnz
-    kernel = {1: kernels.ahead_one, 4: kernels.ahead_four}.get(columns, kernels.ahead_many)
+    kernel = _ahead_kernel(columns)
     states = matrix.shape[0] if heads is None else heads.size - 1
     arrays = (np.arange(states + 1) if heads is None else heads, *parts(matrix), cost, gamma)
 
@@ -309,6 +322,12 @@ def looking_ahead(matrix: Any, gamma: float, cost: Array, minus: float = 0.0, he
         return np.min([low for low, _ in found], axis=0), np.max([high for _, high in found], axis=0)
 
     return look
+
+
+def _ahead_kernel(columns: int) -> Any:
+    from cmdpkit.evaluation import kernels
+
+    return {1: kernels.ahead_one, 4: kernels.ahead_four}.get(columns, kernels.ahead_many)
 
 
 def greedy(pairs: Pairs, table: Array, weights: Array, visits: Array, compiled: bool) -> tuple[Any, Array]:

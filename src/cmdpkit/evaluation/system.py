@@ -219,6 +219,11 @@ class PolicySystem:
                 self._factors = dense_lu(self.chain, self.cmdp.gamma)
         return self._factors
 
+    def release_chain(self) -> None:
+        """Give up the chain of a policy whose factors are known."""
+        if self._factors is not None and self.plan.method in ("sparse", "band"):
+            self.chain = None
+
     def _by_krylov(self) -> Krylov:
         if self._krylov is None:
             self._krylov = Krylov(self.chain, self.cmdp.gamma)

@@ -20,7 +20,7 @@ from cmdpkit.learners.response import MirrorResponse, by_action
 from cmdpkit.learners.tabular import above_floor, projected, reference_span, within_radius
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
-from cmdpkit.rules.base import View, Weights, refuse
+from cmdpkit.rules.base import Response, View, Weights, refuse
 
 UNSEEN = 1e-20
 """Smaller probabilities are left out of the chain: they change no sum of its rows, and most actions have such ones."""
@@ -93,11 +93,15 @@ class ExactLearner:
     def _system(self) -> PolicySystem:
         """Of the policy that is evaluated, before log-probabilities are raised to the floor."""
         if self._known_system is None:
-            pi = self._evaluated.pi
-            if self.cmdp.criterion != "average":  # there they may be what keeps two parts together
-                pi = np.where(pi < UNSEEN, 0.0, pi)
-            self._known_system = policy_system(self.cmdp, pi, plan=self._plan)
+            self._known_system = policy_system(self.cmdp, self._played(), plan=self._plan)
         return self._known_system
+
+    def _played(self) -> PairTable:
+        """π(a|s) of the policy that is evaluated, without what is never seen."""
+        pi = self._evaluated.pi
+        if self.cmdp.criterion == "average":  # there it may be what keeps two parts together
+            return pi
+        return np.where(pi < UNSEEN, 0.0, pi)
 
     @property
     def factors(self) -> PolicySystem | None:
@@ -109,6 +113,11 @@ class ExactLearner:
         if self.is_large:
             self._release_chain()
             self._forget_view()
+
+    def release_system(self) -> None:
+        """Give up the system of a large model, and its factors."""
+        if self.is_large:
+            self._known_system = None
 
     def _release_chain(self) -> None:
         if self._plan.method == "sweeps":
@@ -122,7 +131,9 @@ class ExactLearner:
     def _visit(self, visits: StateArray) -> None:
         # V_i(ρ) = ⟨d_ρ, c_i⟩ / (1 − γ): one transposed solve gives the values of all costs
         self.state_visits = self._visits = visits
-        values = self.cmdp.costs @ self.occupancy.ravel()
+        self._take_values(self.cmdp.costs @ self.occupancy.ravel())
+
+    def _take_values(self, values: Array) -> None:
         self._objective = float(values[0])
         self.discounted_costs: ConstraintArray = values[1:]  # limits not subtracted
         self._v = values[1:] - self.cmdp.offsets
@@ -132,9 +143,17 @@ class ExactLearner:
         """x(s) π(a|s), expected visits to the pairs."""
         return np.asarray(self.cmdp.pairs.over(self.state_visits) * self.policy.pi)
 
+    @property
+    def _kind_of_view(self) -> type[ExactView]:
+        return ExactView
+
+    def add_occupancy(self, total: PairTable) -> None:
+        """Add x(s) π(a|s) to a table."""
+        total += self.occupancy
+
     def look(self) -> ExactView:
         discount = 0.0 if self.cmdp.criterion == "average" else self.cmdp.gamma  # 1 − discount: a step's weight
-        view = ExactView(self._objective, self._v, self._scales, discount, self, self.policy)
+        view = self._kind_of_view(self._objective, self._v, self._scales, discount, self, self.policy)
         self._view = weakref.ref(view)
         return view
 
@@ -146,7 +165,7 @@ class ExactLearner:
         self.accuracy = 0.0 if weights.accuracy is None else weights.accuracy
         if weights.anchor == "return":
             self.move_to(self._anchor)
-        self.policy = above_floor(self.policy, self.floor)
+        self.policy = self._raised(foreseen is not None)
         if weights.anchor != "keep":
             self._anchor = self.policy
         if foreseen is not None:
@@ -182,11 +201,17 @@ class ExactLearner:
             if weights.radius is not None:
                 policy = within_radius(self.policy, policy, weights.radius, self.state_visits)
                 self.log_normaliser = None
+            if t == steps:
+                del before, cost, anchor  # large tables are not kept while the next policy is evaluated
             self.move_to(policy)
             # A long inner loop often reaches its fixed point early; further steps would only change the last bits.
             if 2 < t < steps and _within_rounding(before, self.policy.log_pi):
                 break
         return steps
+
+    def _raised(self, is_left: bool) -> TabularPolicy:
+        """The current policy above the floor; `is_left` says whether it is only an anchor from now on."""
+        return above_floor(self.policy, self.floor)
 
     def _foreseen(self, weights: Weights) -> tuple[TabularPolicy, StateArray] | None:
         """The policy of a plain mirror step and its ℓ, where the response to such a step was asked for."""
@@ -202,15 +227,14 @@ class ExactLearner:
         self, cost: PairTable, anchor: PairTable, step: float, alpha: float | None, guess: StateArray | None
     ) -> tuple[PairTable, StateArray]:
         """The direction to descend in log π (the soft action values, or the plain gradient), and the soft values."""
-        pi, log_pi, pairs = self.policy.pi, self.policy.log_pi, self.cmdp.pairs
+        log_pi, pairs = self.policy.log_pi, self.cmdp.pairs
         alpha = (1.0 / step if step else 0.0) if alpha is None else alpha
         to_anchor = alpha * (log_pi - anchor)
         # Ṽ_α = (I − γ P_π)⁻¹ Σ_a π (c̃ + α log(π / π_k))                              (eq. regu-V)
         if guess is not None and self._values_are_current and anchor is log_pi:
             values = guess  # the values of all costs are known, and nothing is added to them
         else:
-            error = self._allowed(cost)
-            values = self._system.state_values(pairs.sum(pi * (cost + to_anchor)), guess, error)
+            values = self._soft_values(cost, to_anchor, alpha, guess)
         ahead = pairs.like(look_ahead(self.cmdp, values))
         # log π' = (1 − step·α) log π − step · Q̃_α − log Z,                            (eq. npg-entropy)
         # Q̃_α = c̃ − α log π_k + γ P Ṽ_α                                                (eq. regu-Q)
@@ -220,6 +244,10 @@ class ExactLearner:
             # ∂Ṽ_α/∂θ(s, a) = x(s) π(a|s) (Q̃(s, a) − Ṽ(s)), with the soft action value Q̃ in `direction`
             direction = self.occupancy * (direction - pairs.over(values))
         return direction, values
+
+    def _soft_values(self, cost: PairTable, to_anchor: PairTable, alpha: float, guess: StateArray | None) -> StateArray:
+        policy_cost = self.cmdp.pairs.sum(self.policy.pi * (cost + to_anchor))
+        return self._system.state_values(policy_cost, guess, self._allowed(cost))
 
     def _allowed(self, cost: PairTable) -> float:
         """The error that evaluations may have."""
@@ -368,7 +396,7 @@ class ExactView(View):
     def _scaled_values(self) -> ConstraintArray:
         return np.asarray(self.units * self.values)
 
-    def response(self, prices: ConstraintArray, step: float, keep_anchor: bool = False) -> MirrorResponse:
+    def response(self, prices: ConstraintArray, step: float, keep_anchor: bool = False) -> Response:
         key = (step, keep_anchor)
         if key not in self._logits:
             self._logits.clear()

@@ -51,6 +51,10 @@ class MirrorResponse:
         change += self._values
         return change
 
+    def release(self) -> None:
+        """Give up a table that is quickly made again."""
+        self.__dict__.pop("_occupancy", None)
+
     @property
     def gram(self) -> Array:
         centred = np.empty_like(self._advantages)

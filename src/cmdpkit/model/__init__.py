@@ -6,6 +6,7 @@ from cmdpkit.model.criterion import check_criterion, refuse_averages
 from cmdpkit.model.labels import Label, check_labels
 from cmdpkit.model.limits import AtLeast, AtMost, Between, Equal, Limit, OneSided, check_limits
 from cmdpkit.model.pairs import Pairs, check_available
+from cmdpkit.model.partition import Part, parts
 from cmdpkit.model.problem import Problem
 from cmdpkit.model.sharded import ShardedCMDP
 from cmdpkit.model.stages import Stage, StagedTransitions, as_csr
@@ -21,6 +22,7 @@ __all__ = [
     "Limit",
     "OneSided",
     "Pairs",
+    "Part",
     "Problem",
     "ShardedCMDP",
     "Stage",
@@ -31,5 +33,6 @@ __all__ = [
     "check_labels",
     "check_limits",
     "check_model",
+    "parts",
     "refuse_averages",
 ]

@@ -42,6 +42,7 @@ class TabularPolicy:
     """
 
     _draws: Draws | None = None  # kept by `act`
+    _by_log = False  # whether π is computed from log π
 
     def __init__(self, probabilities: Any) -> None:
         table = check_probabilities(probabilities)
@@ -80,6 +81,13 @@ class TabularPolicy:
         return policy
 
     @classmethod
+    def normalised(cls, pairs: Pairs, log_pi: PairTable) -> TabularPolicy:
+        """The policy with just these log-probabilities, whose rows sum to one."""
+        policy = cls.__new__(cls)
+        policy.pairs, policy._log_pi, policy._pi = pairs, freeze(log_pi), None
+        return policy
+
+    @classmethod
     def from_occupancy(cls, pairs: Pairs, occupancy: PairTable, fallback: PairTable) -> TabularPolicy:
         """π(a|s) = d(s, a) / Σ_a d(s, a); what `fallback` says in states that are never visited."""
         occupancy = np.maximum(occupancy, 0.0)  # unvisited pairs may come out of a linear solve as −1e-18
@@ -88,6 +96,14 @@ class TabularPolicy:
         occupancy /= np.where(seen, visits, 1.0)
         np.copyto(occupancy, fallback, where=~seen)
         return cls.over(pairs, occupancy)
+
+    @classmethod
+    def evenly(cls, pairs: Pairs) -> TabularPolicy:
+        """The uniform policy over the model's pairs. Where all actions are available it takes no memory."""
+        if not pairs.is_full:
+            return cls.over(pairs, pairs.uniform())
+        even = np.full((1, 1), 1.0 / pairs.actions)
+        return cls._exactly(pairs, *(np.broadcast_to(table, pairs.shape) for table in (np.log(even), even)))
 
     @classmethod
     def uniform(cls, states: int, actions: int) -> TabularPolicy:
@@ -109,8 +125,13 @@ class TabularPolicy:
     def pi(self) -> PairTable:
         """π(a|s) of the pairs that exist."""
         if self._pi is None:
-            self._pi = freeze(np.exp(self.log_pi))
+            self._pi, self._by_log = freeze(np.exp(self.log_pi)), True
         return self._pi
+
+    def release(self) -> None:
+        """Give up π(a|s) where it was computed from log π(a|s): a table of a large model that is quickly made again."""
+        if self._by_log:
+            self._pi = None
 
     @property
     def log_pi(self) -> PairTable:

@@ -68,8 +68,8 @@ class Run:
         return len(self.recorder.rows)
 
     def go(self) -> Status:
-        """Run to the end. If the learner fails, it is restored to the end of the last macro step."""
-        self._mark = self.learner.state()
+        """Run to the end. If the learner fails, the checkpoint has the end of the last macro step."""
+        self._mark_learner()
         status = self._look_again() or self.budget.spent(self.iterations)
         iterates = self._iterates()
         while status is None:
@@ -80,11 +80,16 @@ class Run:
                 over = self.budget.spent(self.iterations) or Status.INTERRUPTED
                 status = Status.SAMPLE_LIMIT if stop.out_of_budget else over
             except Exception:  # an environment or a simulator failed: keep what was learned until then
-                self.learner.restore(self._mark)
-                self._save()
+                if self.store is not None:
+                    self.learner.restore(self._mark)
+                    self._save()
                 raise
         self._save()
         return status
+
+    def _mark_learner(self) -> None:
+        """Keep what a checkpoint needs; without one no old table is kept."""
+        self._mark = {} if self.store is None else self.learner.state()
 
     def _iterates(self) -> Iterator[Iterate]:
         if self._state is None and self.multipliers is not None:
@@ -92,7 +97,8 @@ class Run:
         yield from primal_dual(self.learner, self.rule, self._state, self.steps)
 
     def _after(self, iterate: Iterate) -> Status | None:
-        self._state, self.steps, self._mark = iterate.state, iterate.k, self.learner.state()
+        self._state, self.steps = iterate.state, iterate.k
+        self._mark_learner()
         self.recorder.add(iterate, self.budget.elapsed)
         self._observers_before = [observer.state() for observer in self._stateful()] if self.store else []
         verdicts = [observer(iterate) for observer in self.observers]

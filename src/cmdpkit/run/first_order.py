@@ -9,6 +9,7 @@ import numpy as np
 
 from cmdpkit.checks import Array, digest
 from cmdpkit.files import PathLike
+from cmdpkit.learners.blocked import learner_of
 from cmdpkit.learners.exact import ExactLearner
 from cmdpkit.learners.tabular import reference_span
 from cmdpkit.model import CMDP, Problem, StagedTransitions
@@ -54,6 +55,10 @@ def run_first_order(
     run = Run(learner, choice.rule, recorder, budget, [prover, tell], choice.settings.initial_multipliers, store)
     status = run.go()
     found = prover.found or prover.conclude()
+    learner.release_system()
+    average = recorder.average_policy
+    if learner.is_large:
+        recorder.policy.release()
     if prover.found is None and prover.suffices(found.certificate):
         status = Status.OPTIMAL
     return Outcome(
@@ -63,7 +68,7 @@ def run_first_order(
         history=recorder.history(),
         iterations=run.iterations,
         last_policy=recorder.policy,
-        average_policy=recorder.average_policy,
+        average_policy=average,
     )
 
 
@@ -77,7 +82,7 @@ def scheduled_learner(
     if margins is not None:
         tight, theorem = cmdp.tightened(margins), replace(theorem, margin=float(margins.max()))
     rule = replace(rule, eta_dual=theorem.eta_dual, inner_steps=theorem.inner_steps)  # t_k depends on λ_k
-    learner = ExactLearner(tight, choice.settings.initial_policy, step=theorem.step, alpha=theorem.alpha)
+    learner = learner_of(tight)(tight, choice.settings.initial_policy, step=theorem.step, alpha=theorem.alpha)
     return learner, replace(choice, rule=rule)
 
 
@@ -98,7 +103,7 @@ def exact_learner(cmdp: CMDP, choice: Choice, tol: float) -> tuple[ExactLearner,
     step = 5.0 / float(spans.max() if method.scale == "largest" else spans[0])
     if entropy and preset.get("natural", True) and alpha:
         step = 1.0 / alpha  # the largest step for which it contracts
-    learner = ExactLearner(
+    learner = learner_of(cmdp)(
         cmdp,
         start,
         step=step if settings.step is None else settings.step,
@@ -118,7 +123,7 @@ def with_start(choice: Choice, problem: Problem) -> Choice:
         lam = problem.check_prices(settings.initial_multipliers, "initial_multipliers")
         settings = replace(settings, initial_multipliers=lam)
     pairs = problem.pairs
-    start = TabularPolicy.over(pairs, pairs.uniform())
+    start = TabularPolicy.evenly(pairs)
     if settings.initial_policy is not None:
         start = as_policy(settings.initial_policy, pairs, "initial_policy")
     zero = np.flatnonzero(start.pi <= 0.0) if settings.initial_policy is not None else np.empty(0)

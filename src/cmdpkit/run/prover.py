@@ -142,6 +142,7 @@ class Prover:
             bound = oracle.glance(weights, guess, NEAR * excess, excess, learner.factors) if excess > 0.0 else None
             if bound is not None:
                 return bound
+        learner.release_system()  # one set of factors at a time
         return oracle.minimise(weights, hopeless=hopeless, guess=guess).bound
 
     def _certificate(self, policy: TabularPolicy, objective: float) -> Certificate:
@@ -153,6 +154,7 @@ class Prover:
         known = [(self.bound, self.multipliers), *self.asked]
         bound, lam = min(known, key=lambda one: abs(objective - one[0]))
         learner, scales = self.recorder.learner, self.cmdp.fine_scales.copy()
+        learner.release_system()
         scales[0] = self.cmdp.proof_scale(objective)
         accuracy = EVALUATED * self.tol * scales if learner.is_large else 0.0
         return certificate_of(self.cmdp, policy, lam, bound, learner.plan, accuracy, self._guess(policy))

@@ -60,7 +60,7 @@ class ExactRecorder:
 
     def add(self, iterate: Iterate, elapsed: float) -> None:
         self.policy = self.learner.policy
-        self.occupancy += self.learner.occupancy
+        self.learner.add_occupancy(self.occupancy)
         v = iterate.v if self.margins is None else iterate.v - self.margins
         self.values[0] += iterate.objective
         self.values[1:] += v
