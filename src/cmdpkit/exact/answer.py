@@ -14,8 +14,8 @@ from cmdpkit.exact.master import least_violation
 from cmdpkit.exact.vertex import least_randomised, most_rounded, rounded
 from cmdpkit.policy import TabularPolicy
 
-PROOF_ACCURACY = 0.03
-"""On a large model, values of a proof and visits of columns that are mixed are found to this part of `tol`."""
+PROOF_ACCURACY, MANY = 0.03, 100_000
+"""Visits of mixed columns are found to this part of `tol`, and from so many states on the values of a proof."""
 
 
 def best_policy(search: ColumnSearch) -> TabularPolicy:
@@ -77,7 +77,7 @@ def _last_suffices(search: ColumnSearch) -> bool:
 
 def proof_accuracy(search: ColumnSearch) -> Array | float:
     """To which a policy of a large model need be evaluated for its proof; 0 is to rounding."""
-    exact = PROOF_ACCURACY / COLUMN_ACCURACY if may_round(search) else 1.0
+    exact = PROOF_ACCURACY / COLUMN_ACCURACY if may_round(search) and search.cmdp.states >= MANY else 1.0
     return exact * search.oracle.accuracy if is_compiled(search.cmdp.transitions) else 0.0
 
 
