@@ -1152,16 +1152,20 @@ MUTANTS: list[Mutant] = [
             "checkpoints forget that values are known",
         ),
         (
+            "fixed_anchor or self._anchor)",
+            "fixed_anchor or TabularPolicy.uniform(self.cmdp.states, self.cmdp.actions))",
+            "the anchor is the uniform policy",
+        ),
+    ),
+    *of(
+        "learners/exact_view.py",
+        "checkpoints first_order adaptive",
+        (
             "-float(self.learner.state_visits @ pairs.min(lagrangian))",
             "-float(pairs.min(lagrangian).sum())",
             "the greedy gain forgets the visits",
         ),
         ("max(1.0, float(np.abs(cmdp.costs[0]).max()))", "1.0", "large costs do not raise the cap"),
-        (
-            "fixed_anchor or self._anchor)",
-            "fixed_anchor or TabularPolicy.uniform(self.cmdp.states, self.cmdp.actions))",
-            "the anchor is the uniform policy",
-        ),
     ),
     *of(
         "learners/exact.py",

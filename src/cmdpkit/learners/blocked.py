@@ -17,7 +17,8 @@ import numpy as np
 from cmdpkit.checks import Array, ConstraintArray, PairTable, StateArray
 from cmdpkit.evaluation.backup import add_ahead, is_compiled, padded
 from cmdpkit.evaluation.threads import in_blocks
-from cmdpkit.learners.exact import UNSEEN, ExactLearner, ExactView
+from cmdpkit.learners.exact import UNSEEN, ExactLearner
+from cmdpkit.learners.exact_view import ExactView
 from cmdpkit.learners.response import MirrorResponse, by_action
 from cmdpkit.model import CMDP, Pairs, Part, StagedTransitions, parts
 from cmdpkit.policy import TabularPolicy
