@@ -1707,14 +1707,18 @@ MUTANTS: list[Mutant] = [
         ('if plain["version"] not in VERSIONS:', "if False:", "files of another version pass"),
     ),
     *of(
-        "run/finish.py",
-        "run solve::test_the_papers_instance solve::test_infeasible_models_are_proved_so",
-        ("recorder.values / iterate.k)", "recorder.values)", "the average policy enters with the sum of values"),
+        "run/explained.py",
+        "run solve::test_infeasible_models_are_proved_so",
         (
             "replace(outcome, policy=found.policy, certificate=certificate, note=note)",
             "replace(outcome, certificate=certificate, note=note)",
             "the policy is not the certified one",
         ),
+    ),
+    *of(
+        "run/finish.py",
+        "run solve::test_the_papers_instance solve::test_infeasible_models_are_proved_so",
+        ("recorder.values / iterate.k)", "recorder.values)", "the average policy enters with the sum of values"),
         (
             "elif certificate.optimal(tol):  # whatever HiGHS thinks of it",
             "elif solution.feasible:",

@@ -33,13 +33,12 @@ from cmdpkit.run.budget import Budget, Callback
 from cmdpkit.run.checkpoint import Checkpoint
 from cmdpkit.run.choice import Choice
 from cmdpkit.run.deterministic import solve_deterministic
+from cmdpkit.run.explained import with_classes, with_least_violation
 from cmdpkit.run.finish import (
     solve_by_columns,
     solve_by_lp,
-    with_classes,
     with_columns_behind,
     with_exact_arithmetic,
-    with_least_violation,
     with_others_behind,
 )
 from cmdpkit.run.first_order import checkpoint_of, run_first_order

@@ -20,14 +20,11 @@ from cmdpkit.evaluation.rational_averages import RationalAverages
 from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.answer import best_policy, may_round, proof_accuracy, rounded_policy, vertex_policy
 from cmdpkit.exact.columns import ColumnSearch
-from cmdpkit.exact.conflict import Conflict, minimal_conflict, relaxation, rounded_outwards
 from cmdpkit.exact.feasibility import meet
-from cmdpkit.exact.joined import comes_back, separate_parts
 from cmdpkit.exact.linprog import LPSolution, least_violation, solve_lp
 from cmdpkit.exact.mdp import minimise, polished_bound
 from cmdpkit.exact.memory import remember
 from cmdpkit.exact.search import steps
-from cmdpkit.exact.slater import least_miss
 from cmdpkit.exact.small import SmallSearch
 from cmdpkit.exact.vertex import least_randomised
 from cmdpkit.model import CMDP
@@ -50,9 +47,6 @@ NEIGHBOURHOOD = 3
 
 LARGE = 20_000
 """Up to this many state-action pairs an LP is asked where the columns end without a proof."""
-
-LARGEST_MISS, MISS_ACCURACY = 200_000, 1e-8
-"""Up to this many state-action pairs an infeasible model gets the policy that misses its limits least."""
 
 COLUMNS = ("objective", "violation", "bound", "multipliers", "time")
 """The history of an exact method, one row an oracle call."""
@@ -357,67 +351,3 @@ def _refuted_by_lp(cmdp: CMDP, policy: TabularPolicy, budget: Budget) -> tuple[T
         margin = minimise(cmdp, np.append(0.0, y), stop=budget.exhausted).bound
         return policy, refutation(cmdp, policy, y, margin) if margin > 0.0 else None
     return policy, None
-
-
-def with_classes(cmdp: CMDP, outcome: Outcome, first_order: bool) -> Outcome:
-    """Long-run averages that could not be proved: say so if policies can stay in parts of the model, and where."""
-    if cmdp.criterion == "average" and first_order and outcome.status is Status.ITERATION_LIMIT:
-        apart = cmdp.states <= SMALL_GRAPH and not comes_back(cmdp)
-        return replace(outcome, note=f"{outcome.note} {PARTS}".strip()) if apart else outcome
-    unproved = cmdp.criterion == "average" and outcome.status is Status.NUMERICAL_ERROR
-    states = separate_parts(cmdp) if unproved else []
-    if len(states) < 2:
-        return outcome
-    one, other = (cmdp.pairs.state_name(state) for state in states[:2])
-    note = f"State {one} is in one such part, and state {other} in another."
-    return replace(outcome, status=Status.SEVERAL_CLASSES, note=f"{note} {outcome.note}".strip())
-
-
-def with_least_violation(cmdp: CMDP, outcome: Outcome, budget: Budget) -> Outcome:
-    """An infeasible model: give the policy that misses the limits least, and say by how much and what would help."""
-    size = cmdp.pairs.count
-    if size > LARGEST_MISS:
-        return replace(outcome, note=f"{outcome.note} {DIAGNOSE}".strip())
-    if budget.exhausted():
-        return outcome
-    try:
-        with until(budget.exhausted):
-            found = least_miss(cmdp, MISS_ACCURACY, budget.exhausted)
-    except Stopped:
-        return outcome
-    proved = outcome.certificate
-    assert proved.infeasibility is not None
-    assert proved.infeasibility_margin is not None
-    conflict = Conflict((), cmdp.row_prices(proved.infeasibility), proved.infeasibility_margin, False)
-    advice = DIAGNOSE
-    if size <= LARGE and not cmdp.is_extreme:
-        with contextlib.suppress(Stopped), until(budget.exhausted):
-            rows = cmdp.one_sided
-            conflict = minimal_conflict(rows, conflict.weights, conflict.margin, budget.exhausted)
-            advice = _remedies(rows, conflict, budget)
-    certificate = refutation(cmdp, found.policy, conflict.weights, conflict.margin)
-    note = f"The best policy still misses a limit by {found.upper:.6g}. {advice}"
-    return replace(outcome, policy=found.policy, certificate=certificate, note=note)
-
-
-def _remedies(cmdp: CMDP, conflict: Conflict, budget: Budget) -> str:
-    """Which single limits would have to be relaxed, and how far."""
-    ways = []
-    for i in conflict.members[:MOST_REMEDIES]:
-        found = relaxation(cmdp, i, stop=budget.exhausted)
-        if found is not None and np.isfinite(found.attained):
-            ways.append(f"{cmdp.names[i]!r} to {rounded_outwards(found, float(cmdp.signs[i]))}")
-    if len(conflict.members) > MOST_REMEDIES or budget.exhausted():
-        return DIAGNOSE
-    return f"Relax {' or '.join(ways)}." if ways else "No single limit helps: more than one has to be relaxed."
-
-
-PARTS = "Policies can stay in parts of the model, and an optimum may have to mix them: 'auto', 'columns' and 'lp' do."
-
-SMALL_GRAPH = 500
-"""Up to this many states the graph of a model is searched for parts in which policies can stay."""
-
-DIAGNOSE = "cmdpkit.diagnose(model) says which limits conflict, and how far to relax them."
-
-MOST_REMEDIES = 4
-"""Of so many conflicting limits the message says how far each would have to be relaxed."""
