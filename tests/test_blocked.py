@@ -42,6 +42,7 @@ MODELS = {
 def cmdp(request, monkeypatch):
     """Treated like large models, in many blocks."""
     monkeypatch.setattr(backup, "COMPILED", 0)
+    monkeypatch.setattr("cmdpkit.learners.blocked.LARGE", 0)
     monkeypatch.setattr("cmdpkit.model.partition.PAIRS", 100)
     return MODELS[request.param]()
 
@@ -144,8 +145,9 @@ def test_tables_that_repeat_themselves_are_stored_once():
 
 
 @pytest.mark.parametrize("family", ["queues", "random"])
-def test_memory_of_a_solve(family):
+def test_memory_of_a_solve(family, monkeypatch):
     """At most so many models beside the model; factors of SuperLU are not counted."""
+    monkeypatch.setattr("cmdpkit.learners.blocked.LARGE", 0)
     queues = family == "queues"
     model = ck.problems.two_queues(capacity=99, gamma=0.999) if queues else ck.problems.garnet(10_000, 10, 5, 3)
     matrix = model.transitions

@@ -29,9 +29,14 @@ UNHEARD = -100.0
 """Logarithms of probabilities that change no sum."""
 
 
+LARGE = 1_000_000
+"""From so many nonzeros on, memory matters more than a tenth of the time (measured: docs/decisions.md)."""
+
+
 def learner_of(cmdp: CMDP) -> type[ExactLearner]:
     """The learner that suits the size of a model."""
-    large = is_compiled(cmdp.transitions) and not isinstance(cmdp.transitions, StagedTransitions)
+    matrix = cmdp.transitions
+    large = is_compiled(matrix) and not isinstance(matrix, StagedTransitions) and matrix.nnz >= LARGE
     return BlockedLearner if large else ExactLearner
 
 
