@@ -57,7 +57,9 @@ def settle(page, objective):
 
 
 def reset(page, model):
-    page.click("#reset")
+    # The page may show this objective before the click: a dial moved too early would be reset as well
+    with page.expect_response(lambda response: "reset.n_clicks" in (response.request.post_data or "")):
+        page.click("#reset")
     settle(page, ck.solve(model).objective)
 
 
