@@ -180,6 +180,11 @@ REFUSALS = {
             ("string", "none", TypeError, "must hold real numbers"),
         )
     },
+    "initial_multipliers above the cap": (
+        call(TWO, "npg-pd", initial_multipliers=[0.5, 3.0], dual_cap=2.0),
+        ValueError,
+        "initial_multipliers must be at most dual_cap=2, got 3",
+    ),
 }
 
 

@@ -1,11 +1,13 @@
 """Sweeps: every run is the one that a direct call makes, continues where it was, and stops early where asked."""
 
 import csv
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import cmdpkit as ck
+from cmdpkit.rules.base import Weights
 
 PAPER = ck.problems.paper()
 
@@ -60,9 +62,12 @@ def test_settings_that_do_badly_stop_early(tmp_path):
 
 
 def test_a_run_that_fails_is_a_row(tmp_path):
-    found = ck.sweep(
-        PAPER, {"good": "npg-pd", "bad": ("crpo", {"tolerance": "x"})}, out=tmp_path, iterations=3, step=1.0
-    )
+    def observe(*_):
+        raise ArithmeticError("no multipliers")
+
+    bad = SimpleNamespace(start=lambda view: 0, propose=lambda state, view: (Weights(1.0, view.values), 0))
+    bad.observe = observe
+    found = ck.sweep(PAPER, {"good": "npg-pd", "bad": bad}, out=tmp_path, iterations=3, step=1.0)
     assert [run.status.split(":")[0] for run in found.runs] == ["iteration limit", "failed"]
     assert found.best.method == "good"
 
@@ -84,11 +89,22 @@ def test_environments_are_trained(tmp_path):
         ({"iterations": 0}, "iterations"),
         ({"limits": [1.0]}, "limits of their own"),
         ({"cluster": "ray://x"}, "ray://"),
+        ({"grid": {"eta_dual": [0.1, -1.0]}}, "eta_dual"),
+        ({"grid": {"eta": [0.1]}}, "unknown option 'eta'"),
     ],
 )
 def test_bad_calls_are_refused_before_anything_runs(tmp_path, given, match):
     with pytest.raises((ValueError, TypeError), match=match):
         sweep(tmp_path / "new", **given)
+    assert not (tmp_path / "new").exists()
+
+
+def test_unknown_methods_are_refused_before_anything_runs(tmp_path):
+    for subject, given in ((PAPER, {}), ("cmdpkit/ConstrainedAcrobot-v0", {"limits": [50, 50]})):
+        with pytest.raises(ValueError, match="unknown method 'pmdpd'"):
+            ck.sweep(subject, ["pmd-pd", "pmdpd"], out=tmp_path / "new", **given)
+    with pytest.raises(ValueError, match="'auto' needs a model"):
+        ck.sweep("cmdpkit/ConstrainedAcrobot-v0", ["auto"], out=tmp_path / "new", limits=[50, 50])
     assert not (tmp_path / "new").exists()
 
 

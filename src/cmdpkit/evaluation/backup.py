@@ -216,8 +216,11 @@ def _least(pairs: Pairs, q: Array) -> tuple[Array, Any]:
 def rows_of(matrix: Any, first: int, last: int) -> Any:
     """Some rows of a CSR matrix, without a copy of their entries."""
     begin, end = matrix.indptr[first], matrix.indptr[last]
-    parts = (matrix.data[begin:end], matrix.indices[begin:end], matrix.indptr[first : last + 1] - begin)
-    return sp.csr_array(parts, shape=(last - first, matrix.shape[1]), copy=False)
+    rows = sp.csr_array((last - first, matrix.shape[1]), dtype=matrix.dtype)
+    # set one by one: the constructor copies slices of much longer arrays, even with copy=False
+    rows.data, rows.indices = matrix.data[begin:end], matrix.indices[begin:end]
+    rows.indptr = matrix.indptr[first : last + 1] - begin
+    return rows
 
 
 def advantages(cmdp: CMDP, values: Array) -> Array:

@@ -103,7 +103,7 @@ def compare(
     targets, entrants = _targets(models), entrants_of(methods)
     subjects = {target.name: target.make(numbers[0]) for target in targets}
     _check_subjects(targets, subjects, limits, by, sampling, iterate)
-    _check_methods(entrants, subjects, by, sampling, options)
+    _check_methods(entrants, subjects, by, sampling, limits, options)
     plan = _plan(targets, entrants, numbers, subjects, by, sampling)
     shared = {"tol": tol, "max_iterations": max_iterations, "time_limit": time_limit, "sampling": sampling} | options
     field = Field(targets, entrants, subjects, numbers[0], limits, iterate, shared)
@@ -364,6 +364,7 @@ def _check_methods(
     subjects: Mapping[str, Any],
     by: str,
     sampling: Sampling | None,
+    limits: Sequence[float] | None,
     shared: Mapping[str, Any],
 ) -> None:
     """Refuse unknown methods and options before the first run."""
@@ -371,19 +372,27 @@ def _check_methods(
     if by == "evaluations" and exact:
         raise ValueError(f"evaluations of {exact[0]!r} are not counted; compare by iterations or seconds")
     for name, subject in subjects.items():
-        learner = "exact" if not is_random(subject, sampling) else "sampled"
-        learner = learner if isinstance(subject, (CMDP, Simulator)) else "neural"
         for entrant in entrants:
-            _check_method(entrant, name, subject, learner, {**shared, **entrant.options})
+            check_method(entrant.method, name, subject, sampling, limits, {**shared, **entrant.options})
 
 
-def _check_method(entrant: Entrant, name: str, subject: Any, learner: str, options: Mapping[str, Any]) -> None:
-    method = entrant.method
+def check_method(
+    method: Any,
+    name: str,
+    subject: Any,
+    sampling: Sampling | None,
+    limits: Sequence[float] | None,
+    options: Mapping[str, Any],
+) -> None:
+    """Refuse a method that does not run on the subject, and options that it does not take."""
+    learner, constraints = "neural", len(limits or ())
+    if isinstance(subject, (CMDP, Simulator)):
+        learner = "sampled" if is_random(subject, sampling) else "exact"
+        constraints = subject.num_constraints
     if isinstance(method, str) and method in (*EXACT, ZERO):
         if learner != "exact":
             raise ValueError(f"method {method!r} needs a model, and does not learn on {name}")
         return
     facade = train if learner == "neural" else solve
     own = {key: value for key, value in options.items() if key not in inspect.signature(facade).parameters}
-    constraints = subject.num_constraints if isinstance(subject, (CMDP, Simulator)) else 0
     choose(method, own, learner, NeuralSettings if learner == "neural" else TabularSettings, constraints)

@@ -19,7 +19,7 @@ import numpy as np
 from cmdpkit.checks import Array, check_count, check_nonnegative
 from cmdpkit.cluster import check_cluster, distributed, in_order, using
 from cmdpkit.files import PathLike, write_csv, write_whole
-from cmdpkit.insight.compare import METHODS, Entrant, entrants_of, seeds_of
+from cmdpkit.insight.compare import METHODS, Entrant, check_method, entrants_of, seeds_of
 from cmdpkit.model import CMDP
 from cmdpkit.run.result import recent
 from cmdpkit.run.status import Status
@@ -165,7 +165,8 @@ def sweep(
         progress: show a progress bar on stderr, on a terminal.
         **options: of every call of `train` or `solve`.
 
-    A run that fails is a row of the table with the error as its status; the others go on.
+    Unknown methods and wrong options are refused before the first run. A run that fails is a row of the table with the
+    error as its status; the others go on.
 
     Example:
         >>> import cmdpkit as ck, tempfile
@@ -187,6 +188,8 @@ def sweep(
     if not is_env and limits is not None:
         raise ValueError("limits= is for environments; models and simulators have limits of their own")
     cases = _cases(entrants_of(methods), grid or {}, options, sampling)
+    for case in cases:
+        check_method(case.method, "the subject", subject, sampling, limits, case.options)
     check_cluster(cluster)
     folder = Path(out).resolve()
     folder.mkdir(parents=True, exist_ok=True)

@@ -121,6 +121,9 @@ def with_start(choice: Choice, problem: Problem) -> Choice:
     settings = choice.settings
     if settings.initial_multipliers is not None:
         lam = problem.check_prices(settings.initial_multipliers, "initial_multipliers")
+        cap = getattr(choice.rule, "dual_cap", None)
+        if cap is not None and lam.max(initial=0.0) > cap:
+            raise ValueError(f"initial_multipliers must be at most dual_cap={cap:g}, got {lam.max():g}")
         settings = replace(settings, initial_multipliers=lam)
     pairs = problem.pairs
     start = TabularPolicy.evenly(pairs)
