@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cmdpkit as ck
-from cmdpkit.evaluation import PolicySystem, sweeps, system
+from cmdpkit.evaluation import PolicySystem, backup, sweeps, system
 from cmdpkit.evaluation import threads as threads_of
-from cmdpkit.evaluation.chain import _gathered
+from cmdpkit.evaluation.chain import _gathered, band_of
 from cmdpkit.evaluation.factors import VERY_NARROW, band_lu, dense_lu, is_narrow
 from models import renumbered
 
@@ -198,8 +198,16 @@ def test_dense_and_sparse_agree(case):
         assert (difference <= ROUNDING * case.scale[1:, 0]).all()
 
 
-@pytest.mark.parametrize("make", [ck.problems.two_queues, lambda: ck.problems.inventory(capacity=299)])
-def test_the_factors_of_a_band(make):
+def jumps():
+    """States lead farther ahead than back."""
+    rng, s = np.random.default_rng(3), np.repeat(np.arange(300), 2)
+    to = np.clip(s[:, None] + rng.integers(-2, 9, (600, 4)), 0, 299)
+    matrix = sp.csr_array((np.full(2400, 0.25), to.ravel(), np.arange(0, 2401, 4)), shape=(600, 300))
+    return ck.CMDP(matrix, cost=rng.random((300, 2)), constraints=[ck.AtMost(rng.random((300, 2)), 9.0)], gamma=0.95)
+
+
+@pytest.mark.parametrize("make", [ck.problems.two_queues, lambda: ck.problems.inventory(capacity=299), jumps])
+def test_the_factors_of_a_band(make, monkeypatch):
     """Values of several costs and visits, of a policy that takes all actions, where entries appear more than once."""
     cmdp = make()
     pi = np.random.default_rng(1).dirichlet(np.ones(cmdp.actions), size=cmdp.states)
@@ -212,12 +220,15 @@ def test_the_factors_of_a_band(make):
     weights = pi.ravel()
     chain = _gathered(cmdp.transitions, cmdp.pairs.heads, weights)
     assert not chain.has_canonical_format
-    solve, transposed = band_lu(chain, cmdp.gamma, below, above)
     exact, exactly_transposed = dense_lu(chain, cmdp.gamma)
     cost = np.ascontiguousarray(cmdp.costs.reshape(len(cmdp.costs), cmdp.states, -1)[:, :, 0].T)
-    np.testing.assert_allclose(solve(cost), exact(cost), rtol=1e-11)
-    np.testing.assert_allclose(solve(cost[:, 0]), exact(cost[:, 0]), rtol=1e-11)
-    np.testing.assert_allclose(transposed(cmdp.initial), exactly_transposed(cmdp.initial), atol=1e-11)
+    for compiled in (0, 10**9):  # from the pairs, with and without kernels, and from the chain
+        monkeypatch.setattr(backup, "COMPILED", compiled)
+        for stored in (band_of(cmdp, pi), band_of(cmdp, None, chain)):
+            solve, transposed = band_lu(stored, below, above)
+            np.testing.assert_allclose(solve(cost), exact(cost), rtol=1e-11)
+            np.testing.assert_allclose(solve(cost[:, 0]), exact(cost[:, 0]), rtol=1e-11)
+            np.testing.assert_allclose(transposed(cmdp.initial), exactly_transposed(cmdp.initial), atol=1e-11)
 
 
 def test_which_bands_are_narrow():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,32 @@ def _shares_successors(matrix: Any, first: Any, weights: Array) -> bool:
     some, owner = matrix[rows[played]], np.repeat(states.astype(np.int64), counts)[played]
     successors = np.repeat(owner, np.diff(some.indptr)) * matrix.shape[1] + some.indices
     return bool(np.unique(successors).size < SHARED * successors.size)
+
+
+def band_of(cmdp: Any, probabilities: Any, chain: Any = None) -> Array:
+    """I − γ P_π as LAPACK factorises bands: with (s, t) at (s, width + t − s), or at (t, width + s − t).
+
+    It is the transposed matrix that is stored in the first way: its factors are smaller where states lead farther
+    back than ahead. Given are π(a|s) of all pairs, whose chain need not be known then, or a chain.
+    """
+    (below, above), width = cmdp.band, sum(cmdp.band)
+    shape = (cmdp.states, min(below, above) + width + 1)  # pivoting needs more places than the band has
+    down, across = (shape[1] - 1, 1) if above <= below else (1, shape[1] - 1)
+    if chain is None and is_compiled(cmdp.transitions):
+        from cmdpkit.evaluation import kernels
+
+        band = np.zeros(shape)
+        given = (*parts(cmdp.transitions), probabilities.ravel(), cmdp.gamma, down, across, width, band.reshape(-1))
+        in_blocks(partial(kernels.fill_band, cmdp.pairs.heads, *given), cmdp.states, cmdp.transitions.nnz)
+        return band
+    matrix, owner = (chain, np.arange(cmdp.states)) if chain is not None else (cmdp.transitions, cmdp.pairs.state)
+    entries = np.diff(matrix.indptr)
+    data = matrix.data if chain is not None else matrix.data * np.repeat(probabilities.ravel(), entries)
+    # Entries of the same place, of several actions or twice in a chain, are added up
+    places = matrix.indices * np.int64(across) + np.repeat(owner * np.int64(down) + width, entries)
+    band = np.bincount(places, -cmdp.gamma * data, shape[0] * shape[1]).astype(float, copy=False)
+    band[width :: shape[1]] += 1.0
+    return band.reshape(shape)
 
 
 def separator_width(chain: Any) -> int:

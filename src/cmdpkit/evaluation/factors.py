@@ -66,31 +66,26 @@ def dense_lu(chain: Any, gamma: float) -> tuple[Solve, Solve]:
     return solve, solve_transposed
 
 
-def band_lu(chain: Any, gamma: float, below: int, above: int) -> tuple[Solve, Solve]:
-    """LAPACK's LU of a band: entry (s, t) of I − γ P_π is in row `below + above + s − t` of column t."""
+def band_lu(system: Array, below: int, above: int) -> tuple[Solve, Solve]:
+    """LAPACK's LU of a band: of I − γ P_π as `band_of` stores it, which is overwritten."""
     from scipy.linalg import lapack
 
-    states, height = chain.shape[0], 2 * below + above + 1  # pivoting needs `below` rows more
-    s, t = np.repeat(np.arange(states), np.diff(chain.indptr)), chain.indices
-    # A chain may have an entry twice: they are added up
-    where = t * np.int64(height - 1) + (s + below + above)
-    band = np.asarray(np.bincount(where, -gamma * chain.data, states * height), dtype=float)
-    band[below + above :: height] += 1.0
-    factors, pivots, _ = lapack.dgbtrf(band.reshape(states, height).T, below, above, overwrite_ab=True)
+    fewer, more, flipped = min(below, above), max(below, above), above <= below
+    factors, pivots, _ = lapack.dgbtrf(system.T, fewer, more, overwrite_ab=True)
 
-    def solve(b: Array, transposed: int = 0) -> Array:
-        return np.asarray(lapack.dgbtrs(factors, below, above, b, pivots, trans=transposed)[0])
+    def solve(b: Array, transposed: int = int(flipped)) -> Array:
+        return np.asarray(lapack.dgbtrs(factors, fewer, more, b, pivots, trans=transposed)[0])
 
-    return solve, partial(solve, transposed=1)
+    return solve, partial(solve, transposed=int(not flipped))
 
 
 def is_narrow(cmdp: Any, most: int = NARROW) -> bool:
     """Whether the chains of a model are factorised as bands: in the order in which the states are numbered."""
     if cmdp.criterion == "average" or cmdp.band is None:
         return False
-    below, above = cmdp.band
+    fewer, width = min(cmdp.band), sum(cmdp.band)
     entries = cmdp.transitions.nnz / cmdp.pairs.count
-    return bool(below * (below + above) <= most + PER_ENTRY * entries and 2 * below + above < HIGHEST)
+    return bool(fewer * width <= most + PER_ENTRY * entries and fewer + width < HIGHEST)
 
 
 @dataclass

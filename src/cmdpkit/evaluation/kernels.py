@@ -314,6 +314,24 @@ def fill_mixed(heads, indptr, indices, data, weights, starts, to, values, first,
 
 
 @njit(cache=True, nogil=True)
+def fill_band(heads, indptr, indices, data, weights, gamma, down, across, start, band, first, last):
+    # pragma: no cover
+    """I − γ P_π with the weights π(a|s), on zeros: entry (s, t) is at start + s · down + t · across."""
+    step = uint64(across)
+    for s in range(first, last):
+        own = uint64(start + s * down)
+        band[own + uint64(s) * step] = 1.0
+        for row in range(heads[s], heads[s + 1]):
+            weight = gamma * weights[row]
+            if weight != 0.0:
+                end = uint64(indptr[row + 1])
+                j = uint64(indptr[row])
+                while j < end:
+                    band[own + uint64(indices[j]) * step] -= weight * data[j]
+                    j += ONE
+
+
+@njit(cache=True, nogil=True)
 def flow(indptr, indices, data, visits, out, first, last):  # pragma: no cover
     """out = P_πᵀ x for the visits x to some of the states, without the transposed matrix."""
     for s in range(out.size):

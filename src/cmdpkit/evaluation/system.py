@@ -24,7 +24,7 @@ import scipy.sparse as sp
 
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import is_compiled
-from cmdpkit.evaluation.chain import chosen_chain, mixed_chain, separator_width
+from cmdpkit.evaluation.chain import band_of, chosen_chain, mixed_chain, separator_width
 from cmdpkit.evaluation.factors import (
     VERY_NARROW,
     Krylov,
@@ -103,14 +103,22 @@ class PolicySystem:
     ) -> None:
         self.cmdp = cmdp
         self.plan = Plan() if plan is None else plan
-        if choice is None:
-            assert probabilities is not None
-            self.chain = mixed_chain(cmdp, probabilities)
-        else:
+        self.plan.method = self.plan.method or band_method(cmdp)
+        self._probabilities = probabilities  # a band is filled from the pairs, without the chain
+        if choice is not None:
             self.chain = chosen_chain(cmdp, choice)
-        self.plan.method = self.plan.method or band_method(cmdp) or first_method(self.chain) or structured(cmdp)
+        elif self.plan.method != "band":
+            assert probabilities is not None
+            self.chain, self._probabilities = mixed_chain(cmdp, probabilities), None
+        self.plan.method = self.plan.method or first_method(self.chain) or structured(cmdp)
         self._factors: tuple[Solve, Solve] | None = None
         self._krylov: Krylov | None = None
+
+    @cached_property
+    def chain(self) -> Any:
+        """P_π."""
+        assert self._probabilities is not None
+        return mixed_chain(self.cmdp, self._probabilities)
 
     def solve(self, b: Array) -> Array:
         """(I − γ P_π)⁻¹ b for b of shape (S,) or (S, n), as exactly as rounding allows."""
@@ -212,7 +220,8 @@ class PolicySystem:
             elif self.plan.method == "blocks":
                 self._factors = by_blocks(self.chain, self.cmdp.gamma, self.cmdp.blocks or ())
             elif self.plan.method == "band":
-                self._factors = band_lu(self.chain, self.cmdp.gamma, *(self.cmdp.band or (0, 0)))
+                chain = self.chain if self._probabilities is None else None
+                self._factors = band_lu(band_of(self.cmdp, self._probabilities, chain), *(self.cmdp.band or (0, 0)))
             elif self.plan.method == "sparse":
                 self._factors = sparse_lu(self.chain, self.cmdp.gamma, self.plan.order)
             else:
@@ -222,7 +231,7 @@ class PolicySystem:
     def release_chain(self) -> None:
         """Give up the chain of a policy whose factors are known."""
         if self._factors is not None and self.plan.method in ("sparse", "band"):
-            self.chain = None
+            self.chain = self._probabilities = None
 
     def _by_krylov(self) -> Krylov:
         if self._krylov is None:
@@ -237,7 +246,7 @@ class UniformSystem(PolicySystem):
     """
 
     def __init__(self, cmdp: CMDP, plan: Plan) -> None:
-        self.cmdp, self.plan = cmdp, plan
+        self.cmdp, self.plan, self._probabilities = cmdp, plan, None
         self.plan.method = self.plan.method or band_method(cmdp) or structured(cmdp)
         self._factors: tuple[Solve, Solve] | None = None
         self._krylov: Krylov | None = None
