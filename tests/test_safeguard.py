@@ -290,6 +290,30 @@ def test_steps_grow_as_far_as_the_tests_allow():
     assert factor(1e-4, growth=2.0) == 2.0
 
 
+def test_steps_begin_with_backups_until_the_policy_has_caught_up():
+    """After a rejected candidate, while (T1) needs more than a hundredth of e = 100; then the grid ends in few steps."""
+
+    class Seen(View):
+        divergence = 0.0
+        visit_error = 0.0
+
+        def greedy_gain(self, multipliers):
+            return 1.0
+
+    class Later(Seen):
+        visit_error = 1.1
+
+    def lags(view_type, **state):
+        rule, view = GrowingPMDPD(), view_type(0.0, np.zeros(1), np.ones(2), 0.0)
+        return bool(rule.observe(rule.start(view)._replace(step=1.0, eta_dual=np.ones(1), **state), view).lagging)
+
+    assert lags(Seen, rejected=1)
+    assert lags(Later, lagging=1)
+    assert not lags(Later)
+    assert not lags(Seen, lagging=1)
+    assert ck.solve(ck.problems.grid(rows=20, columns=20, gamma=0.999), "pmd-pd").iterations <= 13  # 15 without
+
+
 def test_the_two_tests_by_hand():
     """step 2, η′ = 0.5: M = 1/4. λ moves by 3, so ‖Δλ‖²_* = 36; a step of length 4 + 18 may err by 11 more."""
 

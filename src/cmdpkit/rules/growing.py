@@ -14,8 +14,8 @@ A candidate that passes both is accepted, and both steps grow: threefold, or up 
 room. Otherwise another is made from the same anchor π_k, with the values of the rejected one: this is Algorithm 1's
 inner loop, with new weights in each of its steps. Where values and weights have settled and (T1) still fails, the
 policy lags behind in states that it hardly visits; there news travels from state to state, one policy after the other,
-and backups of the values let it travel without evaluations. Where that has happened once, the next step begins with
-them. When several candidates have failed, the run returns to π_k and takes smaller steps.
+and backups of the values let it travel without evaluations. After a rejected candidate steps begin with them, until
+(T1) passes easily. When several candidates have failed, the run returns to π_k and takes smaller steps.
 """
 
 from __future__ import annotations
@@ -67,6 +67,9 @@ HELD = 1.0
 HELD_AT_ONCE = 0.5
 """The same where the first candidate from an anchor is made after backups, in units of e."""
 
+CAUGHT_UP = 0.01
+"""Steps begin with backups until (T1) needs no more than this part of e."""
+
 LEFT = 1e-3
 """The dual step ends at this part of how far the values are from complementarity; (T2) counts what it leaves."""
 
@@ -87,7 +90,7 @@ class State(NamedTuple):
     size: float = 0.0  # ‖λ_0‖_*
     rejected: int = 0  # candidates from this anchor
     missed: float = np.inf  # (T2) of the last of them, in units of what is allowed
-    before: int = 0  # candidates that were rejected before the last step was accepted
+    lagging: int = 0  # whether the next step begins with backups
     reductions: int = 0  # of the steps, so far
     accuracy: float = 0.0
     distance: float = np.inf  # in units of V_0
@@ -124,7 +127,7 @@ class GrowingPMDPD:
         weights = weights._replace(constraints=lam, anchor="keep" if keep else None)
         if keep and state.missed <= SETTLED:
             weights = weights._replace(visit_error=HELD / (1.0 - view.gamma))
-        elif not keep and state.before:
+        elif not keep and state.lagging:
             weights = weights._replace(visit_error=HELD_AT_ONCE * allowed_error(state, view.gamma))
         return weights, state._replace(multipliers=lam, anchored=before, predicted=predicted)
 
@@ -135,7 +138,7 @@ class GrowingPMDPD:
         state = state._replace(distance=distance, accuracy=accuracy)
         if state.rejected == CANDIDATES:
             return _scaled(state, 1.0 / REDUCTION)._replace(rejected=0, reductions=state.reductions + 1)
-        growth = GROWTH if self.growth is None else self.growth
+        growth, held, allowed = GROWTH if self.growth is None else self.growth, 0.0, 1.0
         if state.multipliers.size:
             allowed, (held, missed) = allowed_error(state, view.gamma), errors(state, view)
             used = max(held, missed / MISS) / allowed
@@ -146,7 +149,8 @@ class GrowingPMDPD:
                 growth = min(max(GROWTH, used**-0.5 if used > 0.0 else np.inf), FASTEST)
         total = state.total + state.step
         average = state.average + state.step / total * (state.multipliers - state.average)
-        state = state._replace(rejected=0, before=state.rejected, total=total, average=average)
+        lagging = int(state.rejected > 0 or (state.lagging > 0 and held > CAUGHT_UP * allowed))
+        state = state._replace(rejected=0, lagging=lagging, total=total, average=average)
         if distance <= ARRIVED * view.known_scales[0] / (1.0 - view.gamma):
             return state
         if state.step < unit * max(1.0, LARGEST_STEP * (1.0 - view.gamma)):
