@@ -110,7 +110,7 @@ def test_an_initial_distribution_that_sums_to_nearly_one():
 # -- compiled kernels --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("columns", [4, 6])
+@pytest.mark.parametrize("columns", [2, 4, 6])
 def test_compiled_kernels_do_what_numpy_does(columns):
     rng = np.random.default_rng(columns)
     S, A, gamma = 7, 3, 0.9
@@ -122,7 +122,7 @@ def test_compiled_kernels_do_what_numpy_does(columns):
     new = cost + gamma * P @ values
     old = np.repeat(values, A, axis=0)
     out, low, high = np.empty((S * A, columns)), np.empty(columns), np.empty(columns)
-    kernel = kernels.ahead_four if columns == 4 else kernels.ahead_many
+    kernel = {2: kernels.ahead_two, 4: kernels.ahead_four, 6: kernels.ahead_many}[columns]
     heads = np.arange(S + 1) * A
     kernel(heads, *matrix, cost, gamma, values, values, 1.0, out, low, high, 0, S)
     np.testing.assert_allclose(out, new - old, atol=1e-14)
@@ -132,7 +132,7 @@ def test_compiled_kernels_do_what_numpy_does(columns):
     weights, visits = rng.random(columns), rng.random(S)
     q = (cost @ weights).reshape(S, A)
     choice, total = np.empty(S, dtype=np.int32), np.empty(columns)
-    greedy = kernels.greedy_four if columns == 4 else kernels.greedy_many
+    greedy = {2: kernels.greedy_two, 4: kernels.greedy_four, 6: kernels.greedy_many}[columns]
     greedy(heads, cost, weights, visits, choice, total, 0, S)
     np.testing.assert_array_equal(choice, q.argmin(axis=1))
     np.testing.assert_allclose(total, visits @ cost[np.arange(S) * A + q.argmin(axis=1)], atol=1e-13)

@@ -286,7 +286,7 @@ def gain(cmdp: CMDP, values: Array) -> Any:
 
 
 def padded(table: Array) -> Array:
-    """A C-ordered copy, with two to four columns padded to four, which is what the kernels like best."""
+    """A C-ordered copy, with three columns padded to four, which is what the kernels like best."""
     n = table.shape[1]
     wide = np.zeros((table.shape[0], padded_width(n)))
     for i in range(n):  # NumPy is slow on short rows
@@ -295,7 +295,7 @@ def padded(table: Array) -> Array:
 
 
 def padded_width(columns: int) -> int:
-    return 4 if 1 < columns <= 4 else columns
+    return 4 if columns == 3 else columns
 
 
 Ahead = Callable[[Array, Array, Array], tuple[Array, Array]]
@@ -330,7 +330,7 @@ def looking_ahead(matrix: Any, gamma: float, cost: Array, minus: float = 0.0, he
 def _ahead_kernel(columns: int) -> Any:
     from cmdpkit.evaluation import kernels
 
-    return {1: kernels.ahead_one, 4: kernels.ahead_four}.get(columns, kernels.ahead_many)
+    return {1: kernels.ahead_one, 2: kernels.ahead_two, 4: kernels.ahead_four}.get(columns, kernels.ahead_many)
 
 
 def greedy(pairs: Pairs, table: Array, weights: Array, visits: Array, compiled: bool) -> tuple[Any, Array]:
@@ -341,7 +341,7 @@ def greedy(pairs: Pairs, table: Array, weights: Array, visits: Array, compiled: 
     from cmdpkit.evaluation import kernels
 
     whole = table if table.base is None else table.base  # with the columns that `padded` added
-    kernel = kernels.greedy_four if whole.shape[1] == 4 else kernels.greedy_many
+    kernel = {2: kernels.greedy_two, 4: kernels.greedy_four}.get(whole.shape[1], kernels.greedy_many)
     scales = np.append(weights, np.zeros(whole.shape[1] - weights.size))
     chosen, heads = np.empty(visits.size, dtype=np.int32), pairs.heads
 

@@ -25,6 +25,9 @@ HUB = 8.0
 SAMPLE, SHARED = 20, 0.7
 """States sampled for shared successors, and the fraction of entries below which those of all states are added up."""
 
+BLOCKED = 32
+"""From so many places below the diagonal on, LAPACK factorises bands in blocks."""
+
 SINGLE = 1.2
 """Up to so many actions per state on average there are few successors to add up, whatever they are."""
 
@@ -61,15 +64,15 @@ def _gathered(matrix: Any, heads: Any, weights: Array) -> Any:
 
     A successor of two actions may appear twice; its entries add up.
     """
-    from cmdpkit.evaluation import kernels
+    from cmdpkit.evaluation import chain_kernels
 
     indptr, indices, data = parts(matrix)
     starts = np.empty(heads.size, dtype=matrix.indptr.dtype)
-    kernels.count_mixed(heads, indptr, weights, starts)
+    chain_kernels.count_mixed(heads, indptr, weights, starts)
     to, values = np.empty(starts[-1], dtype=indices.dtype), np.empty(starts[-1])
 
     def fill(first: int, last: int) -> None:
-        kernels.fill_mixed(heads, indptr, indices, data, weights, starts, to, values, first, last)
+        chain_kernels.fill_mixed(heads, indptr, indices, data, weights, starts, to, values, first, last)
 
     in_blocks(fill, heads.size - 1, int(starts[-1]))
     return sp.csr_array((values, to.view(matrix.indices.dtype), starts), shape=(heads.size - 1, matrix.shape[1]))
@@ -88,21 +91,28 @@ def _shares_successors(matrix: Any, first: Any, weights: Array) -> bool:
     return bool(np.unique(successors).size < SHARED * successors.size)
 
 
-def band_of(cmdp: Any, probabilities: Any, chain: Any = None) -> Array:
-    """I − γ P_π as LAPACK factorises bands: with (s, t) at (s, width + t − s), or at (t, width + s − t).
+def is_flipped(below: int, above: int) -> bool:
+    """Whether the transposed band is factorised, with `above` places below the diagonal.
 
-    It is the transposed matrix that is stored in the first way: its factors are smaller where states lead farther
-    back than ahead. Given are π(a|s) of all pairs, whose chain need not be known then, or a chain.
+    The fewer the better, but LAPACK is slow where they are too few for blocks.
     """
-    (below, above), width = cmdp.band, sum(cmdp.band)
-    shape = (cmdp.states, min(below, above) + width + 1)  # pivoting needs more places than the band has
-    down, across = (shape[1] - 1, 1) if above <= below else (1, shape[1] - 1)
+    return above <= below and (above >= BLOCKED or below < BLOCKED)
+
+
+def band_of(cmdp: Any, probabilities: Any, chain: Any = None) -> Array:
+    """I − γ P_π as LAPACK factorises bands: with (s, t) at (t, width + s − t), or at (s, width + t − s) if flipped.
+
+    Given are π(a|s) of all pairs, whose chain need not be known then, or a chain.
+    """
+    flipped, width = is_flipped(*cmdp.band), sum(cmdp.band)
+    shape = (cmdp.states, cmdp.band[flipped] + width + 1)  # pivoting needs more places than the band has
+    down, across = (shape[1] - 1, 1) if flipped else (1, shape[1] - 1)
     if chain is None and is_compiled(cmdp.transitions):
-        from cmdpkit.evaluation import kernels
+        from cmdpkit.evaluation import chain_kernels
 
         band = np.zeros(shape)
         given = (*parts(cmdp.transitions), probabilities.ravel(), cmdp.gamma, down, across, width, band.reshape(-1))
-        in_blocks(partial(kernels.fill_band, cmdp.pairs.heads, *given), cmdp.states, cmdp.transitions.nnz)
+        in_blocks(partial(chain_kernels.fill_band, cmdp.pairs.heads, *given), cmdp.states, cmdp.transitions.nnz)
         return band
     matrix, owner = (chain, np.arange(cmdp.states)) if chain is not None else (cmdp.transitions, cmdp.pairs.state)
     entries = np.diff(matrix.indptr)

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import parts, rows_of
+from cmdpkit.evaluation.chain import is_flipped
 from cmdpkit.evaluation.patience import Hurry, breathe
 
 Solve = Callable[[Array], Array]
@@ -70,11 +71,12 @@ def band_lu(system: Array, below: int, above: int) -> tuple[Solve, Solve]:
     """LAPACK's LU of a band: of I − γ P_π as `band_of` stores it, which is overwritten."""
     from scipy.linalg import lapack
 
-    fewer, more, flipped = min(below, above), max(below, above), above <= below
-    factors, pivots, _ = lapack.dgbtrf(system.T, fewer, more, overwrite_ab=True)
+    flipped = is_flipped(below, above)
+    band = (above, below) if flipped else (below, above)
+    factors, pivots, _ = lapack.dgbtrf(system.T, *band, overwrite_ab=True)
 
     def solve(b: Array, transposed: int = int(flipped)) -> Array:
-        return np.asarray(lapack.dgbtrs(factors, fewer, more, b, pivots, trans=transposed)[0])
+        return np.asarray(lapack.dgbtrs(factors, *band, b, pivots, trans=transposed)[0])
 
     return solve, partial(solve, transposed=int(not flipped))
 
@@ -83,9 +85,9 @@ def is_narrow(cmdp: Any, most: int = NARROW) -> bool:
     """Whether the chains of a model are factorised as bands: in the order in which the states are numbered."""
     if cmdp.criterion == "average" or cmdp.band is None:
         return False
-    fewer, width = min(cmdp.band), sum(cmdp.band)
+    below, above = cmdp.band
     entries = cmdp.transitions.nnz / cmdp.pairs.count
-    return bool(fewer * width <= most + PER_ENTRY * entries and fewer + width < HIGHEST)
+    return bool(below * (below + above) <= most + PER_ENTRY * entries and 2 * below + above < HIGHEST)
 
 
 @dataclass
@@ -220,9 +222,9 @@ class Krylov:
     def _cycle(self, chain: Any, rest: Array, aim: float, transposed: bool) -> Array:
         """One cycle of GMRES."""
         if self._nearly is None:
-            from cmdpkit.evaluation import kernels
+            from cmdpkit.evaluation import chain_kernels
 
-            return np.asarray(kernels.gmres_cycle(*parts(chain), self.gamma, rest, RESTART, aim))
+            return np.asarray(chain_kernels.gmres_cycle(*parts(chain), self.gamma, rest, RESTART, aim))
         from scipy.sparse.linalg import LinearOperator, gmres
 
         system = sp.eye_array(rest.size, format="csr") - self.gamma * chain

@@ -2,8 +2,8 @@
 
 All matrices are CSR with unsigned indices, which compile to half the instructions of signed ones. Every kernel works
 only on the states `first` to `last`, whose pairs begin at `heads`: blocks of states can run in several threads, and the
-result for a state does not depend on the blocks. Tables with two to four columns are padded to four and kept in
-registers, which is two to three times as fast as a loop over the columns.
+result for a state does not depend on the blocks. Tables with two or four columns are kept in registers, which is two to
+three times as fast as a loop over the columns; three are padded to four.
 """
 
 from __future__ import annotations
@@ -129,6 +129,39 @@ def ahead_one(heads, indptr, indices, data, cost, gamma, after, values, minus, o
             lowest, highest = min(lowest, new - v), max(highest, new - v)
             row += 1
     low[0], high[0] = lowest, highest
+
+
+@njit(cache=True, nogil=True)
+def ahead_two(heads, indptr, indices, data, cost, gamma, after, values, minus, out, low, high, first, last):
+    # pragma: no cover
+    """The same for two columns."""
+    l0 = l1 = np.inf
+    h0 = h1 = -np.inf
+    row = heads[first]
+    k, stop = uint64(indptr[row]), uint64(indptr[heads[last]])
+    far = k + FAR
+    for s in range(first, last):
+        v0, v1 = values[s, 0], values[s, 1]
+        for _ in range(heads[s + 1] - row):
+            a0 = a1 = 0.0
+            end = uint64(indptr[row + 1])
+            while k < end:
+                if far < stop:
+                    prefetch(after, uint64(indices[far]))
+                    far += ONE
+                p, t = data[k], indices[k]
+                a0 += p * after[t, 0]
+                a1 += p * after[t, 1]
+                k += ONE
+            a0 = cost[row, 0] + gamma * a0
+            a1 = cost[row, 1] + gamma * a1
+            out[row, 0] = a0 - minus * v0
+            out[row, 1] = a1 - minus * v1
+            l0, h0 = min(l0, a0 - v0), max(h0, a0 - v0)
+            l1, h1 = min(l1, a1 - v1), max(h1, a1 - v1)
+            row += 1
+    low[0], low[1] = l0, l1
+    high[0], high[1] = h0, h1
 
 
 @njit(cache=True, nogil=True)
@@ -265,6 +298,25 @@ def greedy_four(heads, table, weights, visits, choice, total, first, last):  # p
 
 
 @njit(cache=True, nogil=True)
+def greedy_two(heads, table, weights, visits, choice, total, first, last):  # pragma: no cover
+    """The same for two columns."""
+    w0, w1 = weights
+    t0 = t1 = 0.0
+    row = heads[first]
+    for s in range(first, last):
+        best, arg = np.inf, row
+        for r in range(row, heads[s + 1]):
+            q = w0 * table[r, 0] + w1 * table[r, 1]
+            if q < best:
+                best, arg = q, r
+        choice[s] = arg - row
+        t0 += visits[s] * table[arg, 0]
+        t1 += visits[s] * table[arg, 1]
+        row = heads[s + 1]
+    total[0], total[1] = t0, t1
+
+
+@njit(cache=True, nogil=True)
 def greedy_many(heads, table, weights, visits, choice, total, first, last):  # pragma: no cover
     """The same for any number of columns."""
     n = weights.size
@@ -283,125 +335,3 @@ def greedy_many(heads, table, weights, visits, choice, total, first, last):  # p
         for i in range(n):
             total[i] += visits[s] * table[arg, i]
         row = heads[s + 1]
-
-
-@njit(cache=True, nogil=True)
-def count_mixed(heads, indptr, weights, starts):  # pragma: no cover
-    """Where the entries of each state begin if the rows of its pairs are put together, those of weight 0 left out."""
-    total = 0
-    for s in range(heads.size - 1):
-        starts[s] = total
-        for row in range(heads[s], heads[s + 1]):
-            if weights[row] != 0.0:
-                total += indptr[row + 1] - indptr[row]
-    starts[heads.size - 1] = total
-
-
-@njit(cache=True, nogil=True)
-def fill_mixed(heads, indptr, indices, data, weights, starts, to, values, first, last):  # pragma: no cover
-    """These entries, and their probabilities times the weight of the pair."""
-    k = uint64(starts[first])
-    for row in range(heads[first], heads[last]):
-        weight = weights[row]
-        if weight != 0.0:
-            end = uint64(indptr[row + 1])
-            j = uint64(indptr[row])
-            while j < end:
-                to[k] = indices[j]
-                values[k] = data[j] * weight
-                j += ONE
-                k += ONE
-
-
-@njit(cache=True, nogil=True)
-def fill_band(heads, indptr, indices, data, weights, gamma, down, across, start, band, first, last):
-    # pragma: no cover
-    """I − γ P_π with the weights π(a|s), on zeros: entry (s, t) is at start + s · down + t · across."""
-    step = uint64(across)
-    for s in range(first, last):
-        own = uint64(start + s * down)
-        band[own + uint64(s) * step] = 1.0
-        for row in range(heads[s], heads[s + 1]):
-            weight = gamma * weights[row]
-            if weight != 0.0:
-                end = uint64(indptr[row + 1])
-                j = uint64(indptr[row])
-                while j < end:
-                    band[own + uint64(indices[j]) * step] -= weight * data[j]
-                    j += ONE
-
-
-@njit(cache=True, nogil=True)
-def flow(indptr, indices, data, visits, out, first, last):  # pragma: no cover
-    """out = P_πᵀ x for the visits x to some of the states, without the transposed matrix."""
-    for s in range(out.size):
-        out[s] = 0.0
-    k = uint64(indptr[first])
-    for s in range(first, last):
-        x = visits[s]
-        end = uint64(indptr[s + 1])
-        while k < end:
-            out[indices[k]] += data[k] * x
-            k += ONE
-
-
-@njit(cache=True, nogil=True, fastmath=True)
-def gmres_cycle(indptr, indices, data, gamma, rest, steps, aim):  # pragma: no cover
-    """Minimise |rest − (I − γ P) x|₂ over x in the Krylov space of `steps` dimensions; stop at `aim`.
-
-    Arnoldi's method with modified Gram-Schmidt and Givens rotations, written out: BLAS threads would synchronise in
-    thousands of short products.
-    """
-    n = rest.size
-    basis = np.empty((steps + 1, n))
-    h = np.zeros((steps + 1, steps))
-    cosine, sine, g = np.zeros(steps), np.zeros(steps), np.zeros(steps + 1)
-    g[0] = np.sqrt(np.sum(rest * rest))
-    basis[0] = rest / g[0]
-    used = 0
-    for j in range(steps):
-        new, old = basis[j + 1], basis[j]
-        k = uint64(indptr[0])
-        for s in range(n):
-            ahead = 0.0
-            end = uint64(indptr[s + 1])
-            while k < end:
-                ahead += data[k] * old[indices[k]]
-                k += ONE
-            new[s] = old[s] - gamma * ahead
-        for i in range(j + 1):
-            dot = 0.0
-            for s in range(n):
-                dot += new[s] * basis[i, s]
-            h[i, j] = dot
-            for s in range(n):
-                new[s] -= dot * basis[i, s]
-        size = 0.0
-        for s in range(n):
-            size += new[s] * new[s]
-        size = np.sqrt(size)
-        for i in range(j):
-            h[i, j], h[i + 1, j] = (
-                cosine[i] * h[i, j] + sine[i] * h[i + 1, j],
-                cosine[i] * h[i + 1, j] - sine[i] * h[i, j],
-            )
-        length = np.sqrt(h[j, j] * h[j, j] + size * size)
-        used = j + 1
-        if length == 0.0:
-            used = j
-            break
-        cosine[j], sine[j] = h[j, j] / length, size / length
-        h[j, j] = length
-        g[j], g[j + 1] = cosine[j] * g[j], -sine[j] * g[j]
-        if abs(g[j + 1]) <= aim or size == 0.0:
-            break
-        for s in range(n):
-            new[s] /= size
-    x = np.zeros(n)
-    for i in range(used - 1, -1, -1):
-        for j in range(i + 1, used):
-            g[i] -= h[i, j] * g[j]
-        g[i] /= h[i, i]
-        for s in range(n):
-            x[s] += g[i] * basis[i, s]
-    return x

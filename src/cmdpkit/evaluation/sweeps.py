@@ -255,7 +255,7 @@ def _plain_flow(chain: Any) -> Any:
 
 def _compiled_flow(chain: Any) -> Any:
     """P_πᵀ x. From a certain size on two halves of the states are added up, whether two threads compute them or one."""
-    from cmdpkit.evaluation import kernels
+    from cmdpkit.evaluation import chain_kernels
 
     matrix, states = parts(chain), chain.shape[0]
     halves = 2 if chain.nnz >= MANY else 1
@@ -263,7 +263,7 @@ def _compiled_flow(chain: Any) -> Any:
 
     def flow(visits: Array, out: Array) -> None:
         def from_some(first: int, last: int) -> None:
-            kernels.flow(*matrix, visits, other if first else out, first, last)
+            chain_kernels.flow(*matrix, visits, other if first else out, first, last)
 
         in_blocks(from_some, states, chain.nnz, halves)
         if halves == 2:

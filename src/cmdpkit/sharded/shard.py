@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cmdpkit.checks import Array, longest_row
-from cmdpkit.evaluation import kernels
+from cmdpkit.evaluation import chain_kernels, kernels
 from cmdpkit.evaluation.backup import looking_ahead, padded, parts
 from cmdpkit.evaluation.chain import chosen_chain, mixed_chain
 from cmdpkit.evaluation.threads import in_blocks
@@ -285,7 +285,7 @@ class Shard:
 
     def _flow(self) -> Messages:
         self._moved = np.empty(self.size)
-        kernels.flow(*parts(self.chain), self.visits, self._moved, 0, self.visits.size)
+        chain_kernels.flow(*parts(self.chain), self.visits, self._moved, 0, self.visits.size)
         return self.exchange.send_back(self._moved)
 
     def occupy(self, _: Inbox, weight: float, name: str, fresh: bool) -> tuple[None, Messages]:

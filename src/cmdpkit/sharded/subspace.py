@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation import kernels
+from cmdpkit.evaluation import chain_kernels
 from cmdpkit.evaluation.backup import looking_ahead, parts
 from cmdpkit.sharded import krylov_kernels as steps
 from cmdpkit.sharded.exchange import Inbox, Messages
@@ -88,7 +88,7 @@ class SubspaceShard(Shard):
         residual = self._formed(form)
         self._moved = np.empty(self.size)
         vector = np.ascontiguousarray(self._basis[self._count - 1, :, 0])
-        kernels.flow(*parts(self.chain), vector, self._moved, 0, vector.size)
+        chain_kernels.flow(*parts(self.chain), vector, self._moved, 0, vector.size)
         found = None if residual is None else self._measured(residual, self._squares(residual))
         return found, self.exchange.send_back(self._moved)
 
