@@ -358,3 +358,10 @@ def test_stored_rows_are_normalised_unless_they_sum_to_one_already():
     log = np.log([[0.25, 0.75], [0.5, 0.5]])
     np.testing.assert_array_equal(ck.TabularPolicy.stored(Pairs(2, 2), log).log_probabilities, log)
     np.testing.assert_allclose(ck.TabularPolicy.stored(Pairs(2, 2), log + 1e-9).log_probabilities, log, rtol=1e-14)
+
+
+def test_probabilities_that_are_no_normal_numbers_are_zero():
+    logs = np.array([[0.0, -707.0, -720.0, -1e6, -np.inf]])
+    policy = ck.TabularPolicy.softmax(Pairs(1, 5), logs)
+    np.testing.assert_array_equal(policy.log_pi, logs)
+    np.testing.assert_array_equal(policy.pi, [[1.0, np.exp(-707.0), 0.0, 0.0, 0.0]])

@@ -2,7 +2,7 @@
 
 What a rule asks a view for (the response to a step, the metric, the greedy gain) are sums over states. So the
 advantages of all costs are kept in blocks of states, and each sum is taken block by block. Factors are given up before
-these tables are made, and the tables before the next policy is factorised.
+these tables are made, unless they are small, and the tables before the next policy is factorised.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from cmdpkit.learners.exact_view import ExactView
 from cmdpkit.learners.response import MirrorResponse, by_action
 from cmdpkit.model import CMDP, Pairs, Part, StagedTransitions, parts
 from cmdpkit.policy import TabularPolicy
-from cmdpkit.policy.tabular import normalise_log
+from cmdpkit.policy.tabular import UNHEARD, normalise_log
 from cmdpkit.rules.base import Weights
-
-UNHEARD = -100.0
-"""Logarithms of probabilities that change no sum."""
-
 
 LARGE = 1_000_000
 """From so many nonzeros on, memory matters more than a tenth of the time (measured: docs/decisions.md)."""
+
+
+LIGHT = 0.2
+"""Numbers in the factors of a band, in units of the model's nonzeros, up to which tables are made beside them."""
 
 
 def learner_of(cmdp: CMDP) -> type[ExactLearner]:
@@ -48,6 +48,12 @@ class BlockedLearner(ExactLearner):
     @property
     def _kind_of_view(self) -> type[ExactView]:
         return BlockView
+
+    @property
+    def has_light_factors(self) -> bool:
+        """Whether the factors of a policy take little memory beside the model."""
+        band = self.cmdp.band if self._plan.method == "band" else None
+        return band is not None and self.cmdp.states * (2 * band[0] + band[1]) <= LIGHT * self.cmdp.transitions.nnz
 
     def improve(self, weights: Weights) -> int:
         self.policy.release()
@@ -109,7 +115,7 @@ class BlockedLearner(ExactLearner):
     def _played(self) -> PairTable:
         if self.cmdp.criterion == "average":
             return super()._played()
-        pi = np.exp(self._evaluated.log_pi)  # not kept beside the factors
+        pi = np.exp(np.maximum(self._evaluated.log_pi, UNHEARD))  # not kept beside the factors
         pi[pi < UNSEEN] = 0.0
         return pi
 
@@ -180,7 +186,8 @@ class BlockView(ExactView):
     def _tables(self) -> Tables:
         learner = self._current()
         cmdp, values, scales = learner.cmdp, padded(learner.state_values()), np.append(1.0, self.units)
-        learner.release_system()
+        if not learner.has_light_factors:
+            learner.release_system()
         all_parts = parts(cmdp.pairs)
 
         def make(first: int, last: int) -> list[Block]:
@@ -262,7 +269,8 @@ class BlockView(ExactView):
 
     def greedy_gain(self, multipliers: ConstraintArray) -> float:
         learner, tables = self._current(), self.__dict__.get("_tables")
-        if learner.factors is not None or (tables is not None and tables.key is not None):
+        heavy = learner.factors is not None and not learner.has_light_factors
+        if heavy or (tables is not None and tables.key is not None):
             return self._backed_up_gain(multipliers)  # no tables beside factors
         # −Σ_s x(s) min_a (A_0 + Σ λ_i A_i)(s, a)
         total, weights = 0.0, np.append(1.0, multipliers / self.units)

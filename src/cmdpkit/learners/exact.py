@@ -17,6 +17,7 @@ from cmdpkit.learners.exact_view import ExactView
 from cmdpkit.learners.tabular import above_floor, projected, reference_span, within_radius
 from cmdpkit.model import CMDP
 from cmdpkit.policy import TabularPolicy
+from cmdpkit.policy.tabular import UNHEARD
 from cmdpkit.rules.base import Weights, refuse
 
 UNSEEN = 1e-20
@@ -271,7 +272,8 @@ class ExactLearner:
             logits = anchor - step * (cost + pairs.like(look_ahead(self.cmdp, values)))
             top = pairs.max(logits)
             # ℓ = log Σ_a π_k exp(−step (c̃ + γPV)) + step V, and V ← V − ℓ/step
-            level = top + np.log(pairs.sum(np.exp(logits - pairs.over(top)))) + step * values
+            logits -= pairs.over(top)
+            level = top + np.log(pairs.sum(np.exp(np.maximum(logits, UNHEARD)))) + step * values
             error = float(self.state_visits @ (level.max() - level))
             if error < least:
                 best, least = values, error

@@ -8,6 +8,7 @@ import numpy as np
 
 from cmdpkit.checks import Array, ConstraintArray, PairTable, StateArray
 from cmdpkit.model import Pairs
+from cmdpkit.policy.tabular import UNHEARD
 
 
 class MirrorResponse:
@@ -31,6 +32,7 @@ class MirrorResponse:
         np.subtract(logits, moved, out=moved)
         top = np.maximum.reduce(moved) if pairs.is_full else pairs.max(moved)
         moved -= self._over(top)
+        np.maximum(moved, UNHEARD, out=moved)
         self._pi = np.exp(moved, out=moved)
         total = self._sum(self._pi)
         self._pi /= self._over(total)

@@ -26,6 +26,10 @@ from cmdpkit.files import PathLike, load_arrays, save_arrays
 from cmdpkit.model import Pairs
 from cmdpkit.tables import Table, label, policy_html, policy_table
 
+UNHEARD, LEAST = -100.0, -708.0
+"""Logarithms of probabilities that change no sum, and of the smallest normal number: exp takes seven times as long
+below."""
+
 
 class TabularPolicy:
     """A stationary randomised policy π(a|s).
@@ -125,7 +129,7 @@ class TabularPolicy:
     def pi(self) -> PairTable:
         """π(a|s) of the pairs that exist."""
         if self._pi is None:
-            self._pi, self._by_log = freeze(np.exp(self.log_pi)), True
+            self._pi, self._by_log = freeze(_exp(self.log_pi)), True
         return self._pi
 
     def release(self) -> None:
@@ -318,8 +322,17 @@ def _is_one(total: Array) -> bool:
 def normalise_log(pairs: Pairs, log_weights: PairTable) -> PairTable:
     """log π = w − log Σ_a exp w, state by state."""
     shifted: PairTable = log_weights - pairs.over(pairs.max(log_weights))
-    shifted -= pairs.over(np.log(pairs.sum(np.exp(shifted))))
+    shifted -= pairs.over(np.log(pairs.sum(np.exp(np.maximum(shifted, UNHEARD)))))
     return shifted
+
+
+def _exp(table: PairTable) -> PairTable:
+    """exp, with 0 in place of numbers that are not normal."""
+    if table.min() >= LEAST:
+        return np.exp(table)
+    found: PairTable = np.exp(np.maximum(table, LEAST))
+    found *= table >= LEAST
+    return found
 
 
 def refuse_results(policy: Any) -> None:
