@@ -291,7 +291,7 @@ def test_steps_grow_as_far_as_the_tests_allow():
 
 
 def test_steps_begin_with_backups_until_the_policy_has_caught_up():
-    """After a rejected candidate, while (T1) needs more than a hundredth of e = 100; then the grid ends in few steps."""
+    """After (T1) has failed, while it needs more than a hundredth of e = 100. Then a grid takes few steps."""
 
     class Seen(View):
         divergence = 0.0
@@ -303,11 +303,16 @@ def test_steps_begin_with_backups_until_the_policy_has_caught_up():
     class Later(Seen):
         visit_error = 1.1
 
+    class Failed(Seen):
+        visit_error = 101.0
+
     def lags(view_type, **state):
         rule, view = GrowingPMDPD(), view_type(0.0, np.zeros(1), np.ones(2), 0.0)
         return bool(rule.observe(rule.start(view)._replace(step=1.0, eta_dual=np.ones(1), **state), view).lagging)
 
-    assert lags(Seen, rejected=1)
+    assert lags(Failed)
+    assert lags(Seen, rejected=1, lagging=1)
+    assert not lags(Seen, rejected=1)  # by (T2)
     assert lags(Later, lagging=1)
     assert not lags(Later)
     assert not lags(Seen, lagging=1)

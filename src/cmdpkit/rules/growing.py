@@ -14,8 +14,8 @@ A candidate that passes both is accepted, and both steps grow: threefold, or up 
 room. Otherwise another is made from the same anchor π_k, with the values of the rejected one: this is Algorithm 1's
 inner loop, with new weights in each of its steps. Where values and weights have settled and (T1) still fails, the
 policy lags behind in states that it hardly visits; there news travels from state to state, one policy after the other,
-and backups of the values let it travel without evaluations. After a rejected candidate steps begin with them, until
-(T1) passes easily. When several candidates have failed, the run returns to π_k and takes smaller steps.
+and backups of the values let it travel without evaluations. After (T1) has failed steps begin with them, until it
+passes easily. When several candidates have failed, the run returns to π_k and takes smaller steps.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class State(NamedTuple):
     size: float = 0.0  # ‖λ_0‖_*
     rejected: int = 0  # candidates from this anchor
     missed: float = np.inf  # (T2) of the last of them, in units of what is allowed
-    lagging: int = 0  # whether the next step begins with backups
+    lagging: int = 0  # whether (T1) has failed, such that the next step begins with backups
     reductions: int = 0  # of the steps, so far
     accuracy: float = 0.0
     distance: float = np.inf  # in units of V_0
@@ -143,13 +143,15 @@ class GrowingPMDPD:
             allowed, (held, missed) = allowed_error(state, view.gamma), errors(state, view)
             used = max(held, missed / MISS) / allowed
             if used > 1.0:
-                return state._replace(rejected=state.rejected + 1, missed=missed / (MISS * allowed))
+                lagging = int(state.lagging > 0 or held > allowed)
+                missed /= MISS * allowed
+                return state._replace(rejected=state.rejected + 1, lagging=lagging, missed=missed)
             if self.growth is None and not state.rejected and distance <= NEARER * last:
                 # β = 1/√used within its limits: errors are of second order in the step
                 growth = min(max(GROWTH, used**-0.5 if used > 0.0 else np.inf), FASTEST)
         total = state.total + state.step
         average = state.average + state.step / total * (state.multipliers - state.average)
-        lagging = int(state.rejected > 0 or (state.lagging > 0 and held > CAUGHT_UP * allowed))
+        lagging = int(state.lagging > 0 and (state.rejected > 0 or held > CAUGHT_UP * allowed))
         state = state._replace(rejected=0, lagging=lagging, total=total, average=average)
         if distance <= ARRIVED * view.known_scales[0] / (1.0 - view.gamma):
             return state
