@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 import cmdpkit as ck
+from cmdpkit.evaluation import PolicySystem
 from cmdpkit.learners import ExactLearner
 from cmdpkit.primal_dual import primal_dual
 from cmdpkit.rules import PMDPD, Weights
+from cmdpkit.rules.growing import ROUGHEST
 from models import lp_optimum, random_model, two_state
 
 
@@ -304,3 +306,21 @@ def test_infeasible_models_are_refuted():
     result = ck.solve(random_model(3, constraints=1, feasible=False), "pmd-pd")
     assert result.status is ck.Status.INFEASIBLE
     assert result.certificate.infeasibility_margin > 0.0
+
+
+def test_the_first_evaluations_of_growing_steps_are_rough(monkeypatch):
+    """Nothing is known of the distance yet; fixed steps are evaluated as exactly as rounding allows."""
+    asked, plain = [], PolicySystem.state_occupancy
+
+    def occupancy(self, guess=None, accuracy=0.0):
+        asked.append(accuracy)
+        return plain(self, guess, accuracy)
+
+    monkeypatch.setattr(PolicySystem, "state_occupancy", occupancy)
+    cmdp = ck.problems.garnet(states=300, actions=3, constraints=2, seed=4)
+    assert ck.solve(cmdp, "pmd-pd").status is ck.Status.OPTIMAL
+    assert asked[:2] == [ROUGHEST, ROUGHEST]
+    assert max(asked[-3:]) < 1e-6
+    asked.clear()
+    ck.solve(cmdp, "pmd-pd", steps="fixed", max_iterations=2)
+    assert set(asked) == {0.0}

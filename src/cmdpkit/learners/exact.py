@@ -41,6 +41,7 @@ class ExactLearner:
             negative entropy, up to a constant: entropy-regularised policy gradient.
         natural: False for plain gradient steps in the softmax parameters instead of natural ones.
         floor: log-probabilities are raised to this before a step; growing steps need one to be reversible.
+        accuracy: relative error that the evaluation of π_0 may have; later ones have what `Weights` say.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class ExactLearner:
         fixed_anchor: TabularPolicy | None = None,
         natural: bool = True,
         floor: float = -np.inf,
+        accuracy: float = 0.0,
     ) -> None:
         self.cmdp = cmdp
         self.step = step
@@ -62,7 +64,7 @@ class ExactLearner:
         self.natural = natural
         self.floor = floor
         self.is_large = is_compiled(cmdp.transitions)  # then tables are given up where that costs little
-        self.accuracy = 0.0  # relative error allowed in evaluations; 0 means up to rounding
+        self.accuracy = accuracy  # relative error allowed in evaluations; 0 means up to rounding
         self._plan = Plan()
         self._largest_values = cmdp.cost_sizes / cmdp.step_weight
         self._scales = reference_span(cmdp.spans)

@@ -96,7 +96,7 @@ class State(NamedTuple):
     distance: float = np.inf  # in units of V_0
 
 
-@register("pmd-pd", steps="growing", learners=("exact",), exact={"floor": -700.0})
+@register("pmd-pd", steps="growing", learners=("exact",), exact={"floor": -700.0, "accuracy": ROUGHEST})
 @dataclass(frozen=True)
 class GrowingPMDPD:
     """PMD-PD with growing steps and an implicit dual: the default, without anything to tune."""
@@ -108,7 +108,8 @@ class GrowingPMDPD:
     def start(self, view: View) -> State:
         # A dual step of factor 1 moves λ_i by its unit, span(c_0)/span(c_i), where V_i is as large as possible
         zero = np.zeros(view.values.size)
-        return State(zero, FIRST / view.known_scales[0], view.dual_step(FIRST), zero, zero, zero)
+        step, eta_dual = FIRST / view.known_scales[0], view.dual_step(FIRST)
+        return State(zero, step, eta_dual, zero, zero, zero, accuracy=ROUGHEST)
 
     def propose(self, state: State, view: View) -> tuple[Weights, State]:
         if state.rejected == CANDIDATES:

@@ -112,6 +112,7 @@ def exact_learner(cmdp: CMDP, choice: Choice, tol: float) -> tuple[ExactLearner,
         fixed_anchor=TabularPolicy.over(cmdp.pairs, cmdp.pairs.uniform()) if entropy else None,
         natural=preset.get("natural", True),
         floor=preset.get("floor", -np.inf),
+        accuracy=preset.get("accuracy", 0.0),
     )
     return learner, choice
 
