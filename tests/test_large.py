@@ -102,7 +102,7 @@ def test_what_a_learner_gives_up_is_made_again(large):
     view = learner.look()
     before = view.greedy_gain(np.ones(2))
     learner.release()
-    assert "_advantages" not in view.__dict__
+    assert "_stacked" not in view.__dict__
     assert view.greedy_gain(np.ones(2)) == before
 
 

@@ -19,8 +19,8 @@ from cmdpkit.evaluation.backup import add_ahead, is_compiled, padded
 from cmdpkit.evaluation.threads import in_blocks
 from cmdpkit.learners.exact import UNSEEN, ExactLearner
 from cmdpkit.learners.exact_view import ExactView
-from cmdpkit.learners.response import MirrorResponse, by_action
-from cmdpkit.model import CMDP, Pairs, Part, StagedTransitions, parts
+from cmdpkit.learners.response import MirrorResponse, by_action, tables_by_action
+from cmdpkit.model import CMDP, Part, StagedTransitions, parts
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.policy.tabular import UNHEARD, normalise_log
 from cmdpkit.rules.base import Weights
@@ -193,7 +193,7 @@ class BlockView(ExactView):
         def make(first: int, last: int) -> list[Block]:
             some = all_parts[first:last]
             found = ((p, add_ahead(cmdp, p, padded(cmdp.costs[:, p.rows].T), values)) for p in some)
-            return [Block(p, _by_action(p.pairs, table, scales)) for p, table in found]
+            return [Block(p, tables_by_action(p.pairs, table, scales)) for p, table in found]
 
         found = in_blocks(make, len(all_parts), values.shape[1] * cmdp.transitions.nnz, len(all_parts))
         return Tables([block for some in found for block in some])
@@ -288,11 +288,3 @@ class BlockView(ExactView):
             lagrangian = add_ahead(cmdp, part, (weights @ cmdp.costs[:, part.rows])[:, None], value[:, None])
             total -= float(learner.state_visits[part.states] @ part.pairs.min(part.pairs.like(lagrangian.ravel())))
         return total
-
-
-def _by_action(pairs: Pairs, table: Array, scales: Array) -> Array:
-    """(m + 1, A, b) of a table (n, m + 1), or (m + 1, n) where not all actions are available."""
-    tables = np.empty((scales.size, *by_action(pairs.like(table[:, 0])).shape))
-    for out, column, scale in zip(tables, table.T, scales, strict=False):  # there are columns of padding
-        np.multiply(pairs.like(column).T, scale, out=out)
-    return tables

@@ -10,7 +10,7 @@ import numpy as np
 
 from cmdpkit.checks import Array, ConstraintArray, PairTable, StateArray
 from cmdpkit.exact.slater import slater_margin
-from cmdpkit.learners.response import MirrorResponse, by_action
+from cmdpkit.learners.response import MirrorResponse, by_action, tables_by_action
 from cmdpkit.learners.tabular import above_floor
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.rules.base import Response, View
@@ -28,16 +28,16 @@ class ExactView(View):
 
     def forget(self) -> None:
         """Give up all tables; they would be computed again."""
-        for name in ("_advantages", "_log_pi", "_from_anchor", "_logits", "_scaled"):
+        for name in ("_stacked", "_log_pi", "_from_anchor", "_logits"):
             self.__dict__.pop(name, None)
 
     @cached_property
-    def _advantages(self) -> Array:
-        """(N, m + 1) A_0..A_m."""
+    def _stacked(self) -> Array:
+        """A_0..A_m as `tables_by_action`, in the units of a `Response`."""
         assert self.learner is not None
         if self.learner.policy is not self.policy:
             raise RuntimeError("this view is of an earlier policy; call look() again")
-        return self.learner.advantages()
+        return tables_by_action(self.learner.cmdp.pairs, self.learner.advantages(), np.append(1.0, self.units))
 
     @cached_property
     def _log_pi(self) -> PairTable:
@@ -56,12 +56,6 @@ class ExactView(View):
         return {}  # log π − step · A_0 of the last step requested, as `by_action`
 
     @cached_property
-    def _scaled(self) -> Array:
-        assert self.learner is not None
-        tables = [by_action(self.learner.cmdp.pairs.like(column)) for column in self._advantages[:, 1:].T]
-        return np.stack([unit * table for unit, table in zip(self.units, tables, strict=True)])
-
-    @cached_property
     def _scaled_values(self) -> ConstraintArray:
         return np.asarray(self.units * self.values)
 
@@ -70,12 +64,11 @@ class ExactView(View):
         if key not in self._logits:
             self._logits.clear()
             start = self._from_anchor if keep_anchor else self._log_pi
-            self._logits[key] = by_action(start - step * self._advantages[:, 0].reshape(start.shape))
+            self._logits[key] = by_action(start) - step * self._stacked[0]
         assert self.learner is not None
-        local = (self._logits[key], self._scaled, self._scaled_values, self.learner.state_visits)
+        local = (self._logits[key], self._stacked[1:], self._scaled_values, self.learner.state_visits)
         if self.learner.is_large:
-            for name in ("_advantages", "_from_anchor"):
-                self.__dict__.pop(name, None)
+            self.__dict__.pop("_from_anchor", None)
         return MirrorResponse(self.learner.cmdp.pairs, *local, prices, step)
 
     def stepped(
@@ -90,7 +83,7 @@ class ExactView(View):
         if logits is None or step is None:
             return None
         # log π′ = log π_k − step (c̃ + γPṼ) + step Ṽ − ℓ: what is in brackets are advantages, and any action tells ℓ
-        for price, table in zip(multipliers / self.units, self._scaled, strict=True):
+        for price, table in zip(multipliers / self.units, self._stacked[1:], strict=True):
             logits -= (step * price) * table
         self.forget()
         pairs = self.learner.cmdp.pairs
@@ -100,14 +93,14 @@ class ExactView(View):
 
     def metric(self, step: float, keep_anchor: bool = False) -> Array:
         assert self.learner is not None
-        table, visits, units = self._advantages, self.learner.occupancy.ravel(), np.append(1.0, self.units)
-        rows = np.empty((units.size - 1, units.size))
-        for row, column in zip(rows, table.T[1:], strict=True):  # advantages have mean zero under π
-            weighted = visits * column
-            row[:] = weighted @ table
+        flat, visits = self._stacked.reshape(1 + self.values.size, -1), by_action(self.learner.occupancy).ravel()
+        rows = np.empty((self.values.size, 1 + self.values.size))
+        for row, table in zip(rows, flat[1:], strict=True):  # advantages have mean zero under π
+            weighted = visits * table
+            np.dot(flat, weighted, out=row)
             if keep_anchor:  # log π − step · A_0 becomes log π − A_K − step · A_0
-                row[0] += weighted @ (self._log_pi - self._from_anchor).ravel() / step
-        return rows * np.outer(units[1:], units)
+                row[0] += np.dot(weighted, by_action(self._log_pi - self._from_anchor).ravel()) / step
+        return rows
 
     @property
     def visit_error(self) -> float:
@@ -126,9 +119,11 @@ class ExactView(View):
     def greedy_gain(self, multipliers: ConstraintArray) -> float:
         assert self.learner is not None
         pairs = self.learner.cmdp.pairs
-        lagrangian = pairs.like(self._advantages @ np.append(1.0, multipliers))
+        weights, flat = np.append(1.0, multipliers / self.units), self._stacked.reshape(1 + multipliers.size, -1)
+        lagrangian = np.dot(weights, flat).reshape(self._stacked.shape[1:])
         # −Σ_s x(s) min_a (A_0 + Σ λ_i A_i)(s, a)
-        return -float(self.learner.state_visits @ pairs.min(lagrangian))
+        least = np.minimum.reduce(lagrangian) if pairs.is_full else pairs.min(lagrangian)
+        return -float(np.dot(self.learner.state_visits, least))
 
     def multiplier_bound(self) -> float:
         """2 / ((1 − γ) ξ) for costs up to 1 in size (Lemma upper-dual); larger costs scale it."""

@@ -80,3 +80,11 @@ class MirrorResponse:
 def by_action(table: PairTable) -> Array:
     """(A, S) of a table (S, A); one of pairs (N,) stays as it is."""
     return np.ascontiguousarray(table.T)
+
+
+def tables_by_action(pairs: Pairs, table: Array, scales: Array) -> Array:
+    """(n, A, S) of a table (N, n), times a scale for each column; (n, N) where not all actions are available."""
+    tables = np.empty((scales.size, *pairs.like(table[:, 0]).T.shape))
+    for out, column, scale in zip(tables, table.T, scales, strict=False):  # there may be columns of padding
+        np.multiply(pairs.like(column).T, scale, out=out)
+    return tables
