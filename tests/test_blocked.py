@@ -160,3 +160,10 @@ def test_memory_of_a_solve(family, monkeypatch):
     finally:
         tracemalloc.stop()
     assert peak <= (1.4 if queues else 1.55) * own  # 2.1 and 1.8 with tables of all pairs
+
+
+def test_a_model_of_one_block_keeps_its_tables_together():
+    """Its pairs are few beside its nonzeros: memory would gain nothing."""
+    cmdp = ck.problems.inventory(capacity=1_999)
+    assert cmdp.transitions.nnz > 1_000_000
+    assert learner_of(cmdp) is ExactLearner

@@ -20,7 +20,7 @@ from cmdpkit.evaluation.threads import in_blocks
 from cmdpkit.learners.exact import UNSEEN, ExactLearner
 from cmdpkit.learners.exact_view import ExactView
 from cmdpkit.learners.response import MirrorResponse, by_action, tables_by_action
-from cmdpkit.model import CMDP, Part, StagedTransitions, parts
+from cmdpkit.model import CMDP, Part, StagedTransitions, partition, parts
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.policy.tabular import UNHEARD, normalise_log
 from cmdpkit.rules.base import Weights
@@ -37,7 +37,7 @@ def learner_of(cmdp: CMDP) -> type[ExactLearner]:
     """The learner that suits the size of a model."""
     matrix = cmdp.transitions
     large = is_compiled(matrix) and not isinstance(matrix, StagedTransitions) and matrix.nnz >= LARGE
-    return BlockedLearner if large else ExactLearner
+    return BlockedLearner if large and cmdp.pairs.count >= partition.PAIRS else ExactLearner  # else one block
 
 
 class BlockedLearner(ExactLearner):
