@@ -115,7 +115,8 @@ class BlockedLearner(ExactLearner):
     def _played(self) -> PairTable:
         if self.cmdp.criterion == "average":
             return super()._played()
-        pi = np.exp(np.maximum(self._evaluated.log_pi, UNHEARD))  # not kept beside the factors
+        pi = np.maximum(self._evaluated.log_pi, UNHEARD)  # not kept beside the factors
+        np.exp(pi, out=pi)
         pi[pi < UNSEEN] = 0.0
         return pi
 

@@ -322,7 +322,8 @@ def _is_one(total: Array) -> bool:
 def normalise_log(pairs: Pairs, log_weights: PairTable) -> PairTable:
     """log π = w − log Σ_a exp w, state by state."""
     shifted: PairTable = log_weights - pairs.over(pairs.max(log_weights))
-    shifted -= pairs.over(np.log(pairs.sum(np.exp(np.maximum(shifted, UNHEARD)))))
+    weights = np.maximum(shifted, UNHEARD)
+    shifted -= pairs.over(np.log(pairs.sum(np.exp(weights, out=weights))))
     return shifted
 
 
@@ -330,7 +331,8 @@ def _exp(table: PairTable) -> PairTable:
     """exp, with 0 in place of numbers that are not normal."""
     if table.min() >= LEAST:
         return np.exp(table)
-    found: PairTable = np.exp(np.maximum(table, LEAST))
+    found: PairTable = np.maximum(table, LEAST)
+    np.exp(found, out=found)
     found *= table >= LEAST
     return found
 
