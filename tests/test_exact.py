@@ -13,9 +13,9 @@ from cmdpkit.evaluation.system import PolicySystem
 from cmdpkit.exact import least_squares, linprog
 from cmdpkit.exact.answer import best_policy
 from cmdpkit.exact.columns import ColumnSearch
-from cmdpkit.exact.least_squares import nonnegative_least_squares
+from cmdpkit.exact.least_squares import level_point, nonnegative_least_squares
 from cmdpkit.exact.local import Blend, LocalDual, Viewpoint
-from cmdpkit.exact.master import best_mixture, level_point
+from cmdpkit.exact.master import best_mixture
 from cmdpkit.exact.mdp import minimise
 from cmdpkit.exact.slater import least_miss
 from cmdpkit.model import Pairs

@@ -11,7 +11,8 @@ import cmdpkit as ck
 from cmdpkit.evaluation.chain import chosen_chain, mixed_chain
 from cmdpkit.evaluation.factors import Order, _has_hub, sparse_lu
 from cmdpkit.exact.columns import ColumnSearch
-from cmdpkit.exact.master import best_mixture, level_point
+from cmdpkit.exact.least_squares import level_point
+from cmdpkit.exact.master import best_mixture
 from cmdpkit.exact.pivots import Walk, is_pivotable, optimal_vertex
 from cmdpkit.exact.search import steps
 from models import lp_optimum, random_model

@@ -14,8 +14,9 @@ from cmdpkit.evaluation import Plan, PolicySystem, backup, threads
 from cmdpkit.evaluation.chain import chosen_chain, mixed_chain, separator_width
 from cmdpkit.evaluation.factors import Krylov
 from cmdpkit.exact.columns import ColumnSearch
+from cmdpkit.exact.least_squares import level_point
 from cmdpkit.exact.local import Blend, LocalDual, Viewpoint, outlook
-from cmdpkit.exact.master import Program, best_mixture, least_violation, level_point
+from cmdpkit.exact.master import Program, best_mixture, least_violation
 from cmdpkit.exact.mdp import Oracle, minimise
 from cmdpkit.exact.search import steps
 from models import coupled, lp_optimum, random_model, renumbered

@@ -1,4 +1,4 @@
-"""Non-negative least squares for a handful of unknowns, without the import of scipy.optimize."""
+"""Non-negative least squares for a handful of unknowns, without the import of scipy.optimize, and nearest points."""
 
 from __future__ import annotations
 
@@ -63,3 +63,32 @@ def _least_squares(matrix: Array, target: Array) -> Array:
             second = float(rest @ target) / float(rest @ rest)
             return np.array([float(first @ target) / size - share * second, second])
     return np.asarray(np.linalg.lstsq(matrix, target, rcond=None)[0])
+
+
+def level_point(center: Array, costs: Array, rows: Array, level: float, cap: float) -> Array | None:
+    """The point y in [0, cap] nearest to `center` at which every cut c_j + y·v_j is at least `level`; None if none is.
+
+    A least-distance problem, solved as non-negative least squares (Lawson and Hanson 1974, chapter 23).
+    """
+    m = len(center)
+    if m == 1:
+        return _on_level(float(center[0]), costs, rows[0], level, cap)
+    cuts = np.vstack([rows.T, np.eye(m), -np.eye(m)])
+    need = np.concatenate([level - costs - center @ rows, -center, center - cap])
+    if need.max() <= 0.0:
+        return center
+    system, target = np.vstack([cuts.T, need]), np.append(np.zeros(m), 1.0)
+    residual = system @ nonnegative_least_squares(system, target) - target
+    if -residual[-1] < 1e-12:
+        return None
+    return np.asarray(np.clip(center - residual[:-1] / residual[-1], 0.0, cap))
+
+
+def _on_level(center: float, costs: Array, row: Array, level: float, cap: float) -> Array | None:
+    """The same for one price: the points at or above the level are an interval."""
+    rising, falling = row > 0.0, row < 0.0
+    low = float(((level - costs[rising]) / row[rising]).max(initial=0.0))
+    high = float(((level - costs[falling]) / row[falling]).min(initial=cap))
+    if low > high or (costs[row == 0.0] < level).any():
+        return None
+    return np.array([min(max(center, low), high)])

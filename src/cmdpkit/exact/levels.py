@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.checks import Array
-from cmdpkit.exact.master import best_mixture, level_point
+from cmdpkit.exact.least_squares import level_point
+from cmdpkit.exact.master import best_mixture
 
 LEVEL = 0.3
 """The part of the promised improvement (measured: docs/decisions.md)."""

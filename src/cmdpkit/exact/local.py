@@ -20,7 +20,8 @@ import numpy as np
 
 from cmdpkit.checks import Array, PairTable
 from cmdpkit.evaluation.backup import advantages, greedy, is_compiled
-from cmdpkit.exact.master import LEVEL, Program, level_point
+from cmdpkit.exact.least_squares import level_point
+from cmdpkit.exact.master import LEVEL, Program
 from cmdpkit.model import CMDP, Pairs
 
 PASSES = 100
@@ -32,6 +33,9 @@ second number is for models too small for compiled code, whose greedy passes cos
 
 ROUGH = 1e-5
 """While no mixture meets the limits, the local problem is solved no better than to this (scaled)."""
+
+BESIDE = 0.05
+"""Where prices are nearly known, the first looks are at prices higher by this part as well."""
 
 ACCURACY = 0.05
 """The local problem is solved to this part of what is left between the bounds (measured)."""
@@ -133,13 +137,45 @@ class LocalDual:
             if self.repeated or value - (at_prices[0] + prices @ (at_prices[1:] - limits)) <= accuracy:
                 break  # what is left after a policy that is in the mixture's table already is rounding
             program.add(at_prices)
-        weights = program.mixture().weights
+        return self.mixed(program.mixture().weights)
+
+    def mixed(self, weights: Array) -> tuple[Blend, Array]:
+        """The mixture of the viewpoint and the first greedy policies, and its predicted V_0..V_m."""
         base, used = self.view.policy, np.flatnonzero(weights[1:] > 1e-12)
         choices = [*base.choices, *(self.seen[j] for j in used)]
         shares = np.append(weights[0] * base.weights, weights[1:][used])
         kept = np.flatnonzero(shares > 1e-12)
         values = np.array(self.values[: weights.size])
         return Blend([choices[j] for j in kept], shares[kept] / shares[kept].sum()), weights @ values
+
+
+def near_outlook(
+    local: LocalDual, start: Array, left: float, cap: float, margin: Array, enough: float, share: float
+) -> Outlook:
+    """The same near the end of a search, where known cuts add nothing: prices and policy by one column generation.
+
+    Args:
+        local, start, cap, margin, enough, share: as in `outlook`.
+        left: distance between the bounds on the optimum.
+    """
+    limits, program = -margin, Program(np.array(local.values), -margin, cap)
+    accuracy = max(share * (left if np.isfinite(left) else ROUGH), enough)
+    best, center = -np.inf, start
+    asked = [start, *(start + BESIDE * np.diag(start)[start > 0.0])]
+    for _ in range(PASSES):
+        idle = True
+        for prices in asked:
+            cut = local.look(prices)
+            program.add(cut)
+            value = float(cut[0] + (cut[1:] - limits) @ prices)
+            idle = idle and local.repeated and value <= best
+            if value > best:
+                best, center = value, prices
+        most, farthest = program.solve()
+        if idle or most - best <= accuracy:
+            break
+        asked = [_between(local, program, center, np.minimum(farthest, cap), best, most, limits)]
+    return Outlook(center, best + float(limits @ center), *local.mixed(program.mixture().weights))
 
 
 def outlook(
@@ -206,12 +242,17 @@ def summit(
         left = upper - bound if np.isfinite(upper) else max(abs(most - bound), ROUGH)
         accuracy = max(share * left, enough)
         closing, farthest = most - best <= accuracy, np.minimum(farthest, cap)
-        if closing:
-            prices = farthest
-        elif start.size <= local.plain:
-            prices = center + STEP * (farthest - center)
-        else:
-            known = model.columns
-            between = level_point(center, known[:, 0], known[:, 1:].T, best + LEVEL * (most - best), cap)
-            prices = farthest if between is None else between
+        prices = farthest if closing else _between(local, model, center, farthest, best, most)
     return Summit(center, best, accuracy)
+
+
+def _between(
+    local: LocalDual, model: Program, center: Array, farthest: Array, best: float, most: float, limits: Any = 0.0
+) -> Array:
+    """Prices between the best ones and those of the model's maximum."""
+    if center.size <= local.plain:
+        return np.asarray(center + STEP * (farthest - center))
+    known = model.columns
+    rows, level = (known[:, 1:] - limits).T, best + LEVEL * (most - best)
+    between = level_point(center, known[:, 0], rows, level, model.cap)
+    return farthest if between is None else between

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cmdpkit.checks import Array, freeze
-from cmdpkit.exact.least_squares import nonnegative_least_squares
 
 OPTIMAL = 1e-12
 """Reduced costs above minus this are rounding: rows and costs are scaled to about 1."""
@@ -98,6 +97,7 @@ class Program:
         self._right = np.append(relaxation, 1.0)
         self._basis: Any = basis
         self._table: Any = None  # of the basis, once it is known
+        self._priced = 0  # variables that the table is optimal for
         self._solved: tuple[Array, Array, Any] | None = None
 
     def add(self, column: Array) -> None:
@@ -117,12 +117,11 @@ class Program:
 
     def solve(self) -> tuple[float, Array]:
         """The least value, and the prices of the rows."""
-        found = self._solution()
-        if found is None:
-            only = self.mixture()
-            return only.value, only.prices
-        x, y, _ = found
-        return float(self._system[-1, : x.size] @ x), np.maximum(-y[: self.m], 0.0)
+        if self.m > 1 and self._solved is None and self._optimise():
+            last = self._table[-1]
+            return -float(last[-1]), np.maximum(last[: self.m], 0.0)
+        only = self.mixture()
+        return only.value, only.prices
 
     def mixture(self, opposites: Any = ()) -> Mixture:
         """The weights of the columns, and the prices of the rows that support them."""
@@ -132,6 +131,8 @@ class Program:
         if m == 0:
             j = int(cost.argmin())
             return Mixture(np.eye(n)[j], np.zeros(0), float(cost[j]), 0.0)
+        if m == 1:
+            return _on_one_line(cost[2:], rows[0] - self.relaxation[0], self.cap)
         found = self._solution()
         if found is None:
             return _best_column(cost[2 * m :], rows, self.relaxation, self.cap)
@@ -145,43 +146,67 @@ class Program:
     def _solution(self) -> tuple[Array, Array, Any] | None:
         if self._solved is None:
             system = self._system[:, : 2 * self.m + self.count]
-            if self._basis is None:
-                self._basis, self._table = self._first_basis(), None
-            self._solved = self._simplex(system)
-            if self._solved is None:
+            if self._optimise():
+                x = np.zeros(system.shape[1])
+                x[self._basis] = [row[-1] for row in self._table[:-1]]
+                self._solved = x, -np.array(self._table[-1][:-2]), np.array(self._basis)
+            else:
                 self._solved = _highs(system[-1], system[:-1], self._right)
                 self._basis = self._table = None
         return self._solved
 
-    def _first_basis(self) -> Any:
-        """The best single column, with slacks or excess."""
+    def _optimise(self) -> bool:
+        """Find the best basis and its table; False if rounding spoils it."""
+        system = self._system[:, : 2 * self.m + self.count]
+        if self._basis is None:
+            self._begin()
+        if self._table is not None and self._priced == system.shape[1]:
+            return True
+        return self._simplex(system)
+
+    def _begin(self) -> None:
+        """Start from the best single column, with slacks or excess: the inverse of that basis is known."""
         m, inside = self.m, slice(2 * self.m, 2 * self.m + self.count)
         over = self._system[:m, inside] - self.relaxation[:, None]
         j = int((self._system[-1, inside] + self.cap * np.maximum(over, 0.0).sum(axis=0)).argmin())
-        return np.append(np.where(over[:, j] <= 0.0, 0, m) + np.arange(m), 2 * m + j)
+        signs = np.where(over[:, j] <= 0.0, 1.0, -1.0)
+        self._basis = [*(np.where(signs > 0.0, 0, m) + np.arange(m)).tolist(), 2 * m + j]
+        table = np.zeros((m + 2, m + 3))
+        table[range(m), range(m)], table[:m, m] = signs, -signs * self._system[:m, 2 * m + j]
+        table[:m, -1] = -signs * over[:, j]
+        table[m, m] = table[m, -1] = table[-1, m + 1] = 1.0
+        table[-1] -= self._system[-1, self._basis] @ table[:-1]
+        self._table = table.tolist() if m + 1 <= LISTS else table
 
-    def _simplex(self, system: Array) -> tuple[Array, Array, Any] | None:
-        """From a feasible basis to x, the dual and the basis of the optimum; None if rounding spoils it."""
+    def _simplex(self, system: Array) -> bool:
+        """From a feasible basis to the best one; False if rounding spoils it."""
         basis, table, m = list(self._basis), self._table, self.m
         degenerate, fresh = 0, table is not None  # the table is not one that was updated
+        # After an optimum only what was added can enter
+        added = system.shape[1] - 1 if table is not None and self._priced >= system.shape[1] - 1 else None
         for _ in range(50 + 10 * (m + 1)):  # HiGHS copes with what is more degenerate than that
             if table is None:
                 try:
                     table, fresh = self._tableau(system, basis), True
                 except np.linalg.LinAlgError:
-                    return None
+                    return False
             prices = [*table[-1][:-1]]
-            reduced = np.array(prices) @ system
-            enter = int(reduced.argmin())
-            if enter in basis:  # by rounding
-                reduced[basis] = 0.0
-                enter = int(reduced.argmin())
             least = -OPTIMAL * (1.0 + max(map(abs, prices[:-1])))
-            if not reduced[enter] < least:
+            if added is None:
+                reduced = np.array(prices) @ system
+                enter = int(reduced.argmin())
+                if enter in basis:  # by rounding
+                    reduced[basis] = 0.0
+                    enter = int(reduced.argmin())
+                gain = reduced[enter]
+            else:
+                enter, added = added, None
+                gain = sum(map(mul, prices, system[:, enter].tolist()))
+            if not gain < least:
                 if self.exact and not fresh:
                     table = None
                     continue
-                return self._solved_by(system, basis, table)
+                return self._accept(system, basis, table)
             bland = degenerate > 2 * m + 2  # or steps without progress might go round in circles
             if bland:
                 reduced[basis] = 0.0
@@ -189,11 +214,11 @@ class Program:
             direction = _direction(table, system[:, enter])
             leave, shortest = _leaving([row[-1] for row in table[:-1]], direction[:-1], basis if bland else None)
             if leave < 0:
-                return None
+                return False
             degenerate = degenerate + 1 if shortest <= 1e-14 else 0
             table, fresh = _pivoted(table, leave, direction), False
             basis[leave] = enter
-        return None
+        return False
 
     def _tableau(self, system: Array, basis: list[int]) -> Any:
         """The inverse of a basis; below it minus the dual and 1 for the costs, beside it x and minus the value."""
@@ -205,16 +230,14 @@ class Program:
         table[k, k] = 1.0
         return table.tolist() if k <= LISTS else table
 
-    def _solved_by(self, system: Array, basis: list[int], table: Any) -> tuple[Array, Array, Any] | None:
-        """The solution that belongs to a tableau; None if it is none."""
-        x = np.array([row[-1] for row in table[:-1]])
+    def _accept(self, system: Array, basis: list[int], table: Any) -> bool:
+        """Keep a tableau, if its solution is one."""
+        x = [row[-1] for row in table[:-1]]
         missed = system[:-1, basis] @ x - self._right
-        if not (min(x.tolist()) >= -1e-9 and max(map(abs, missed.tolist())) <= 1e-9):
-            return None
-        self._basis, self._table = np.array(basis), table
-        whole = np.zeros(system.shape[1])
-        whole[basis] = x
-        return whole, -np.array(table[-1][:-2]), self._basis
+        if not (min(x) >= -1e-9 and max(map(abs, missed.tolist())) <= 1e-9):
+            return False
+        self._basis, self._table, self._priced = basis, table, system.shape[1]
+        return True
 
 
 def _direction(table: Any, column: Array) -> list[float]:
@@ -354,32 +377,3 @@ def least_violation(rows: Array) -> tuple[float, Mixture]:
         weights /= weights.sum()
     worst = float((rows @ weights).max())
     return worst, Mixture(weights, y / y.sum(), worst, max(worst, 0.0))
-
-
-def level_point(center: Array, costs: Array, rows: Array, level: float, cap: float) -> Array | None:
-    """The point y in [0, cap] nearest to `center` at which every cut c_j + y·v_j is at least `level`; None if none is.
-
-    A least-distance problem, solved as non-negative least squares (Lawson and Hanson 1974, chapter 23).
-    """
-    m = len(center)
-    if m == 1:
-        return _on_level(float(center[0]), costs, rows[0], level, cap)
-    cuts = np.vstack([rows.T, np.eye(m), -np.eye(m)])
-    need = np.concatenate([level - costs - center @ rows, -center, center - cap])
-    if need.max() <= 0.0:
-        return center
-    system, target = np.vstack([cuts.T, need]), np.append(np.zeros(m), 1.0)
-    residual = system @ nonnegative_least_squares(system, target) - target
-    if -residual[-1] < 1e-12:
-        return None
-    return np.asarray(np.clip(center - residual[:-1] / residual[-1], 0.0, cap))
-
-
-def _on_level(center: float, costs: Array, row: Array, level: float, cap: float) -> Array | None:
-    """The same for one price: the points at or above the level are an interval."""
-    rising, falling = row > 0.0, row < 0.0
-    low = float(((level - costs[rising]) / row[rising]).max(initial=0.0))
-    high = float(((level - costs[falling]) / row[falling]).min(initial=cap))
-    if low > high or (costs[row == 0.0] < level).any():
-        return None
-    return np.array([min(max(center, low), high)])

@@ -12,16 +12,13 @@ import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.exact.columns import ColumnSearch
-from cmdpkit.exact.local import Blend, LocalDual, Viewpoint, outlook
+from cmdpkit.exact.local import BESIDE, Blend, LocalDual, Viewpoint, outlook
 from cmdpkit.exact.newton import FIRST_CAP, NEARLY
 from cmdpkit.exact.viewpoints import blend_values, evaluate_blend
 from cmdpkit.model import CMDP
 
 SHARPEST, PRICE_CAPS = 1e-9, 8
 """How exactly the local problem of a policy is solved that may be the best one, and how often its cap is raised."""
-
-BESIDE = 0.05
-"""A column beside a blend is looked for at prices higher or lower by this part first."""
 
 
 class Anchor(NamedTuple):

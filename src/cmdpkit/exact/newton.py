@@ -13,7 +13,7 @@ import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.exact.columns import ColumnSearch
-from cmdpkit.exact.local import ACCURACY, LocalDual, Outlook, Viewpoint, outlook
+from cmdpkit.exact.local import ACCURACY, LocalDual, Outlook, Viewpoint, near_outlook, outlook
 from cmdpkit.exact.questions import ask_at, learn_at
 from cmdpkit.exact.viewpoints import evaluate_blend, oracle_view
 
@@ -105,13 +105,15 @@ def _may_ask(search: ColumnSearch, gain: float, sure: bool) -> bool:
 
 def _outlook(search: ColumnSearch, view: Viewpoint, start: Array, margin: Array) -> Outlook:
     local = LocalDual(search.cmdp, view, search.scales)
+    cap = max(FIRST_CAP, 2.0 * float(start.max()))
+    bound, upper = search.bound / float(search.scales[0]), search.upper / float(search.scales[0])
+    enough = max(NEARLY * search.goal / float(search.scales[0]), 1e-13)
+    share = SHARP if search.goal else ACCURACY
+    if search.goal and search.quick and search.cmdp.num_rows > 1:
+        return near_outlook(local, start, upper - bound, cap, margin, enough, share)
     cuts = np.array(search.values) / search.scales
     if search.goal:
         cuts = cuts[np.argsort(cuts[:, 0] + cuts[:, 1:] @ start)[:NEAREST]]
-    cap = max(FIRST_CAP, 2.0 * float(start.max()))
-    bound, upper = search.bound / search.scales[0], search.upper / search.scales[0]
-    enough = max(NEARLY * search.goal / float(search.scales[0]), 1e-13)
-    share = SHARP if search.goal else ACCURACY
     return outlook(local, cuts, start, bound, upper, cap, margin, enough, share)
 
 
