@@ -256,3 +256,19 @@ def test_shared_successors_are_added_up():
         target = int(rows.sum(axis=0).argmax())
         exact = sum(Fraction(p) * Fraction(w) for p, w in zip(rows[:, target], uniform[state], strict=True))
         assert chain[[state]].toarray()[0, target] == pytest.approx(float(exact), rel=1e-14)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_chain_of_a_walk(sparse):
+    """The dense chain that small models are evaluated with is that of the policy, mixed or not."""
+    rng = np.random.default_rng(0)
+    chances = rng.dirichlet(np.ones(6), size=(6, 3))
+    transitions = sp.csr_array(chances.reshape(18, 6)) if sparse else chances
+    limit = ck.AtMost(rng.random((6, 3)), 3.0)
+    cmdp = ck.CMDP(transitions, cost=rng.random((6, 3)), constraints=[limit], gamma=0.9)
+    pairs = cmdp.pairs
+    mixed = pairs.one_hot(np.zeros(6, dtype=int))
+    mixed[1] = 0.25, 0.0, 0.75
+    for pi in (mixed, pairs.one_hot(np.ones(6, dtype=int)), pairs.uniform()):
+        expected = np.einsum("sa,sat->st", pi, chances)
+        np.testing.assert_allclose(Walk(cmdp).chain(pi), expected, rtol=0.0, atol=1e-15)

@@ -18,8 +18,8 @@ import numpy as np
 from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import bellman
 from cmdpkit.evaluation.bounds import EPS, bound_from_backup, horizon_bound
+from cmdpkit.evaluation.factors import dense_lu
 from cmdpkit.evaluation.gains import policy_system
-from cmdpkit.evaluation.system import Plan
 from cmdpkit.exact.answer import mixed_policy
 from cmdpkit.exact.columns import ColumnSearch, Cut
 from cmdpkit.exact.errors import sum_errors
@@ -41,8 +41,11 @@ INSIDE = 1e-11
 ASIDE = 3e-11
 """Vertices stay this far inside, so that their errors are inside as well."""
 
-SAME = 1e-13
-"""Sums of columns that differ by less (scaled) are the same."""
+SAME, NEARLY_SAME = 1e-13, 1e-12
+"""Sums of columns that differ by less (scaled) are the same; and sums that a vertex only promises."""
+
+SETTLED = 1e-3
+"""Bounds that are within this part of `tol` are not brought closer together."""
 
 CLOSED = 0.8
 """A search ends when its bounds are within this part of what they may be apart: the band's count all errors as well."""
@@ -90,19 +93,30 @@ class Band:
         self._strict: dict[bytes, Upper] = {}  # the last mixture within given limits: later columns only improve it
         self._programs: dict[Any, Program] = {}  # of mixtures, to continue from when columns have been added
         self._known: Array = np.zeros((0, 0))
+        self._reached: Array = self._known  # the same where costs that are all 0 have no errors
+        self._tangents, self._refutations = Tangents(), Tangents()
+        self._nothing = cmdp.cost_sizes[1:] == 0.0  # sums of such costs are 0, without errors
+        self._allowed = 0.5 * tol * cmdp.fine_scales[1:] / self.search.scales[1:]
 
     # -- what is known ------------------------------------------------------------------------------------------
 
     def lower(self, offsets: Array) -> tuple[float, Array]:
         """The best bound for these limits, and its multipliers."""
-        return _best(self.cuts, offsets)
+        return self._tangents.best(self.cuts, offsets)
 
     def refutation(self, offsets: Array) -> tuple[float, Array]:
         """The largest Farkas margin for these limits, and its weights: positive where no policy meets them."""
-        return _best(self.refuted, offsets)
+        return self._refutations.best(self.refuted, offsets)
 
     def upper(self, offsets: Array, objective: int = 0) -> Upper:
-        """The best mixture of columns within the limits; within what `tol` allows where none is."""
+        """The best mixture of columns within the limits; within what `tol` allows where none is.
+
+        One that was as good as optimal when there were fewer columns is not looked for again.
+        """
+        known = self._strict.get(offsets.tobytes()) if objective == 0 else None
+        if known is not None and self._distance(known, offsets) <= SETTLED * self.tol:
+            assert known.weights is not None
+            return known._replace(weights=np.append(known.weights, np.zeros(len(self.sums) - known.weights.size)))
         key = (objective, len(self.sums), offsets.tobytes())
         if key not in self._mixtures:
             found = self._mixtures[key] = self._mixture(offsets, objective)
@@ -116,12 +130,11 @@ class Band:
     def _mixture(self, offsets: Array, objective: int) -> Upper:
         if not self.sums:
             return Upper(np.inf, None)
-        table, scales = self._most(), self.search.scales
-        nothing = self.cmdp.cost_sizes[1:] == 0.0  # sums of such costs are 0, without errors
-        columns = np.column_stack([table[:, objective], np.where(nothing, 0.0, table[:, 1:]) - offsets])
-        columns /= np.append(scales[objective], scales[1:])
+        table, scales, nothing = self._most(), self.search.scales, self._nothing
+        columns = (self._reached if objective == 0 else self._costed(objective)) - np.append(0.0, offsets)
+        columns /= scales if objective == 0 else np.append(scales[objective], scales[1:])
         strict = np.where(nothing & (offsets >= 0.0), 0.0, -INSIDE)
-        allowed = 0.5 * self.tol * self.cmdp.fine_scales[1:] / scales[1:]
+        allowed = self._allowed.copy()
         allowed[self.axes] = strict[self.axes]
         least = columns[:, 1:].min(axis=0)
         for relaxation in (strict, allowed):
@@ -138,7 +151,16 @@ class Band:
         """(n, m + 1) the sums of all columns, at most."""
         if len(self._known) < len(self.sums):
             self._known = np.array(self.sums) + np.array(self.search.errors)
+            self._reached = self._costed(0)
         return self._known
+
+    def _costed(self, objective: int) -> Array:
+        """The same with one of the costs as the objective; sums of costs that are all 0 have no errors."""
+        table = self._known.copy()
+        if self._nothing.any():
+            table[:, 1:][:, self._nothing] = 0.0
+        table[:, 0] = self._known[:, objective]
+        return table
 
     def _best(self, columns: Array, relaxation: Array, key: Any) -> Mixture:
         """The best mixture, by the program that found it when there were fewer columns."""
@@ -164,8 +186,8 @@ class Band:
 
     def model(self, offsets: Array) -> CMDP:
         """The model with these limits."""
-        limits = self.cmdp.signs * offsets
-        return self.cmdp.with_limits(dict(zip(self.cmdp.names, limits.tolist(), strict=True)))
+        last = self.search.cmdp  # which knows its structure
+        return last.with_limits(dict(zip(last.names, (last.signs * offsets).tolist(), strict=True)))
 
     @property
     def loosest(self) -> Array:
@@ -219,7 +241,7 @@ class Band:
         if vertex is None:
             return False
         self.solves += 1
-        for policy in self._walk.piece(self.axes[0]) if len(self.axes) == 1 else [vertex.policy]:
+        for policy in self._walk.piece(self.axes[0], self._is_new) if len(self.axes) == 1 else [vertex.policy]:
             self._evaluate(policy)
         cmdp, prices = self.cmdp, self.cmdp.netted(vertex.multipliers)
         weights = np.append(1.0, prices)
@@ -229,12 +251,19 @@ class Band:
 
     def _evaluate(self, policy: TabularPolicy) -> None:
         """Take a policy of a small model as a column, unless one with the same sums is there."""
+        assert self._walk is not None
         cmdp, pi = self.cmdp, policy.pi
-        system = policy_system(cmdp, pi, plan=Plan("dense"))
-        values = system.state_values(cmdp.pairs.expect(pi, cmdp.costs))
+        chain, cost = self._walk.chain(pi), cmdp.pairs.expect(pi, cmdp.costs)
+        values = dense_lu(chain, cmdp.gamma)[0](cost)
         sums = cmdp.initial @ values
-        if not self.sums or (np.abs(np.array(self.sums) - sums) > SAME * self.search.scales).any(axis=1).all():
-            self.add(policy, sums, sum_errors(cmdp, values, pi=pi, chain=system.chain))
+        if self._is_new(sums, SAME):
+            self.add(policy, sums, sum_errors(cmdp, values, pi=pi, chain=chain, cost=cost))
+
+    def _is_new(self, sums: Array, same: float = NEARLY_SAME) -> bool:
+        """Whether no column has these sums (m + 1,)."""
+        if not self.sums:
+            return True
+        return bool((np.abs(np.array(self.sums) - sums) > same * self.search.scales).any(axis=1).all())
 
     def _done(self, offsets: Array, share: float) -> bool:
         known = self._strict.get(offsets.tobytes())
@@ -294,7 +323,10 @@ class Band:
 
     def _at(self, offsets: Array) -> ColumnSearch:
         scales = self.search.scales[1:]
-        near = min(self.anchors, key=lambda a: float(np.abs((a.offsets - offsets) / scales).max()), default=None)
+        near = None
+        if self.anchors:
+            away = np.abs((np.array([a.offsets for a in self.anchors]) - offsets) / scales)
+            near = self.anchors[int(away.max(axis=1).argmin())]
         search = moved(self.search, self.model(offsets), self.sums, near)
         bound, multipliers = self.lower(offsets)
         if np.isfinite(bound):
@@ -324,16 +356,25 @@ class Band:
         self.sums.append(sums)
 
 
-def _best(cuts: list[Cut], offsets: Array) -> tuple[float, Array]:
-    """The largest bound − λ · (x − x_k) over all cuts, rounded down, and its multipliers."""
-    if not cuts:
-        return -np.inf, np.zeros_like(offsets)
-    prices, points = np.array([c.multipliers for c in cuts]), np.array([c.offsets for c in cuts])
-    bounds = np.array([c.bound for c in cuts])
-    slack = 8.0 * EPS * (np.abs(bounds) + (prices * (np.abs(points) + np.abs(offsets))).sum(axis=1))
-    values = bounds - (prices * (offsets - points)).sum(axis=1) - slack
-    k = int(values.argmax())
-    return float(values[k]), prices[k]
+class Tangents:
+    """Cuts as arrays, kept while there are no others."""
+
+    def __init__(self) -> None:
+        self._last: Cut | None = None
+        self._prices = self._points = self._bounds = self._sizes = np.zeros(0)
+
+    def best(self, cuts: list[Cut], offsets: Array) -> tuple[float, Array]:
+        """The largest bound − λ · (x − x_k) over all cuts, rounded down, and its multipliers."""
+        if not cuts:
+            return -np.inf, np.zeros_like(offsets)
+        if self._last is not cuts[-1] or len(self._bounds) != len(cuts):
+            self._last, self._bounds = cuts[-1], np.array([c.bound for c in cuts])
+            self._prices, self._points = np.array([c.multipliers for c in cuts]), np.array([c.offsets for c in cuts])
+            self._sizes = np.abs(self._bounds) + (self._prices * np.abs(self._points)).sum(axis=1)
+        slack = 8.0 * EPS * (self._sizes + self._prices @ np.abs(offsets))
+        values = self._bounds - np.einsum("ij,ij->i", self._prices, offsets - self._points) - slack
+        k = int(values.argmax())
+        return float(values[k]), self._prices[k]
 
 
 def most_steps(cmdp: CMDP) -> float:

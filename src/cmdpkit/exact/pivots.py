@@ -8,12 +8,13 @@ hundred states, where the inverse of the basis is cheap to keep, this ends befor
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import Array, PairTable
 from cmdpkit.exact.mdp import Stop
 from cmdpkit.model import CMDP, StagedTransitions
 from cmdpkit.policy import TabularPolicy
@@ -82,10 +83,20 @@ class Walk:
             program.limit(offsets)
             return program.vertex() if program.pivot(stop) else None
 
-    def piece(self, axis: int) -> list[TabularPolicy]:
-        """The last vertex where one limit is as tight, and as loose, as its basis allows: in between both are mixed."""
+    def chain(self, pi: PairTable) -> Array:
+        """P_π as a dense matrix, from the rows of the pairs that are played."""
+        pairs, chances, weights = self._program.pairs, self._program.chances, pi.ravel()
+        played = np.flatnonzero(weights)
+        rows = weights[played, None] * chances[played]
+        return rows if played.size == pairs.states else np.add.reduceat(rows, np.searchsorted(played, pairs.heads[:-1]))
+
+    def piece(self, axis: int, wanted: Callable[[Array], bool]) -> list[TabularPolicy]:
+        """The last vertex where one limit is as tight, and as loose, as its basis allows: in between both are mixed.
+
+        Only those with sums (m + 1,) that are `wanted`.
+        """
         with np.errstate(all="ignore"):
-            return self._program.piece(axis)
+            return self._program.piece(axis, wanted)
 
 
 class _Program:
@@ -100,8 +111,8 @@ class _Program:
         # One row for every pair, (1 at its state − γ P, its limited costs), and for every slack
         self.table: Array = np.zeros((pairs + m, states + m))
         flow = self.table[:pairs, :states]
-        chances = cmdp.transitions
-        np.multiply(chances.toarray() if sp.issparse(chances) else chances, -cmdp.gamma, out=flow)
+        self.chances: Array = cmdp.transitions.toarray() if sp.issparse(cmdp.transitions) else cmdp.transitions
+        np.multiply(self.chances, -cmdp.gamma, out=flow)
         flow[np.arange(pairs), cmdp.pairs.state] += 1.0
         self.table[:pairs, states:] = self.costs[1:, :pairs].T
         self.table[pairs:, states:] = np.eye(m)
@@ -205,7 +216,7 @@ class _Program:
         multipliers = np.maximum(-dual[states:], 0.0) * self.units[0] / self.units[1:]
         return Vertex(policy, choice, multipliers, self.units[0] * dual[:states])
 
-    def piece(self, axis: int) -> list[TabularPolicy]:
+    def piece(self, axis: int, wanted: Callable[[Array], bool]) -> list[TabularPolicy]:
         """The policies at the ends of the right-hand sides for which the basis of the last vertex is the best one."""
         unit = np.zeros(self.right.size)
         unit[self.cmdp.states + axis] = 1.0
@@ -215,7 +226,8 @@ class _Program:
             falling = np.flatnonzero(sign * change < -PIVOT)
             step = float((np.maximum(self.x[falling], 0.0) / -(sign * change[falling])).min(initial=np.inf))
             ends.append(self.x + sign * (step if np.isfinite(step) else 0.0) * change)
-        return [self._policy(x)[0] for x in ends]
+        costs = self.units[:, None] * self.costs[:, self.basis] / self.cmdp.step_weight
+        return [self._policy(x)[0] for x in ends if wanted(costs @ x)]
 
     def _policy(self, x: Array) -> tuple[TabularPolicy, Any]:
         """The policy of a basic solution, and its most frequent actions."""
