@@ -433,6 +433,8 @@ def test_induction_knows_that_states_may_stay():
     cost[:10] = np.stack([np.full(10, 1.0), np.linspace(1.0, 2.5, 10)], axis=1)
     cmdp = ck.CMDP(P, cost=cost, gamma=0.8)
     assert cmdp.blocks == (0, 10, 20)
+    limited = ck.CMDP(P, cost=cost, constraints=[ck.AtMost(cost, 1.0, name="c")], gamma=0.8)
+    assert limited.blocks is limited.with_limits(c=2.0).blocks  # which depend on transitions and criterion only
     best = np.minimum(1.0 / (1.0 - 0.4), cost[:10, 1])
     choice = induction(cmdp, cost.ravel(), cmdp.blocks)
     assert (choice[:10] == (cost[:10, 1] < 1.0 / 0.6)).all()

@@ -145,7 +145,7 @@ class Pairs:
 
     def rows(self, choice: Any) -> Any:
         """(S,) the pairs of a deterministic choice."""
-        return (np.arange(self.states) * self.actions if self.is_full else self._first[:-1]) + choice
+        return (self.heads if self.is_full else self._first)[:-1] + choice
 
     def at(self, tables: Array, choice: Any) -> Array:
         """(S, n) the entries of n tables, given as (n, N), at a deterministic choice."""

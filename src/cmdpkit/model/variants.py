@@ -121,9 +121,8 @@ class Variants(Problem):
         """The model with other, validated limits, objective and attributes. Whatever stays is shared."""
         derived = object.__new__(type(self))
         model: Any = derived  # a CMDP, of which this class knows only a part
-        model.__dict__.update(
-            {name: value for name, value in self.__dict__.items() if name not in ("_frozen", "blocks")}
-        )
+        own = {"_frozen", "blocks"} if others else {"_frozen"}  # blocks depend on the criterion
+        model.__dict__.update({name: value for name, value in self.__dict__.items() if name not in own})
         model.constraints = tuple(constraints)
         if objective is not None:
             model.objective = objective
