@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -71,10 +72,15 @@ class Frontier(Shown):
     lower: Array
     upper: Array
     prices: Array
-    ranges: Array
     feasible: Any
     least: Array
     infeasibility: Array | None
+    find_ranges: Callable[[], Array] = field(repr=False)
+
+    @cached_property
+    def ranges(self) -> Array:
+        """Computed when it is first read."""
+        return self.find_ranges()
 
     def at(self, limit: float) -> tuple[float, float]:
         """(lower, upper) bounds on the optimum at any limit; both infinite where it is proved that it cannot be met."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -205,7 +206,7 @@ class Line:
             lower=bounds[0][order],
             upper=bounds[1][order],
             prices=np.where(feasible, prices, np.nan)[order],
-            ranges=self._ranges(prices, feasible)[order],
+            find_ranges=partial(self._ranges, prices, feasible, order),
             feasible=feasible[order],
             least=cmdp.signs[axis] * np.array(least),
             infeasibility=self._proof(least, refuted, impossible),
@@ -227,8 +228,8 @@ class Line:
         slack = 1e-12 * (1.0 + np.abs(at_x).max())
         return bound, float(prices[at_x >= at_x.max() - slack].min())
 
-    def _ranges(self, prices: Array, feasible: Any) -> Array:
-        """Where the tangent with a price is within `tol` of the upper bound, in the user's units."""
+    def _ranges(self, prices: Array, feasible: Any, order: Any) -> Array:
+        """Where the tangent with a price is within `tol` of the upper bound, in the user's units and order."""
         ranges = np.full((prices.size, 2), np.nan)
         if not feasible.any():
             return ranges
@@ -243,7 +244,7 @@ class Line:
             intercept = float(values[all_prices == prices[k]].max())
             low, high = sublevel(xs, uppers - (intercept - prices[k] * xs) - room)
             ranges[k] = np.sort([sign * low, sign * high])
-        return ranges
+        return np.asarray(ranges[order])
 
     def _proof(self, least: tuple[float, float], refuted: list[Any], impossible: Any) -> Array | None:
         if impossible.any():
