@@ -12,6 +12,7 @@ from rich.console import Console
 import cmdpkit as ck
 from cmdpkit.cli.main import cli
 from cmdpkit.evaluation.gains import policy_system
+from cmdpkit.exact.band import Band
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.errors import sum_errors
 from cmdpkit.exact.mdp import Oracle, minimise
@@ -400,6 +401,20 @@ def test_a_glance_with_factors_sees_far():
     assert Oracle(cmdp).glance(weights, values, gap, gap) is None
     bound = Oracle(cmdp).glance(weights, values, gap, gap, system)
     assert least - gap <= bound <= least + 1e-9 * abs(least)
+
+
+def test_a_mixture_that_is_as_good_as_optimal_is_not_looked_for_again(monkeypatch):
+    cmdp = ck.problems.garnet(states=30, actions=4, constraints=2, gamma=0.9)
+    band = Band(cmdp, 1e-6, [0])
+    offsets = cmdp.offsets.copy()
+    band.improve(offsets)
+    found = band.upper(offsets)
+    band.improve(offsets + np.array([0.3, 0.0]))  # more columns
+    again = band.upper(offsets)
+    assert len(again.weights) == len(band.sums) > len(found.weights)
+    assert again.value == found.value
+    monkeypatch.setattr("cmdpkit.exact.band.SETTLED", -1.0)
+    assert band.upper(offsets).value == pytest.approx(found.value, rel=1e-9)
 
 
 def test_twenty_limits_cost_a_few_policies_each():

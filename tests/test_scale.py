@@ -15,7 +15,7 @@ from cmdpkit.evaluation.chain import chosen_chain, mixed_chain, separator_width
 from cmdpkit.evaluation.factors import Krylov
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.least_squares import level_point
-from cmdpkit.exact.local import Blend, LocalDual, Viewpoint, outlook
+from cmdpkit.exact.local import Blend, LocalDual, Viewpoint, near_outlook, outlook
 from cmdpkit.exact.master import Program, best_mixture, least_violation
 from cmdpkit.exact.mdp import Oracle, minimise
 from cmdpkit.exact.search import steps
@@ -324,6 +324,28 @@ def test_the_outlook_is_the_maximum_of_the_local_dual():
     assert far.predicted[1:].max() <= 1e-9
     assert far.predicted[0] == pytest.approx(far.value, abs=3e-4)
     assert far.blend.probabilities(cmdp.pairs).sum(axis=1) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.01])
+def test_near_the_end_one_column_generation_finds_prices_and_policy(margin):
+    cmdp = ck.problems.garnet(states=100, actions=4, constraints=2, gamma=0.9)
+    view = view_of(cmdp, Blend([minimise(cmdp, np.array([1.0, 0.2, 0.2])).choice], np.ones(1)))
+    scales, start, accuracy = np.full(3, 10.0), np.array([0.3, 0.1]), 1e-9
+    local = LocalDual(cmdp, view, scales)
+    near = near_outlook(local, start, 1.0, 2.0, np.full(2, margin), accuracy, share=1e-9)
+
+    def value(prices):
+        seen = LocalDual(cmdp, view, scales).look(prices)
+        return seen[0] + prices @ seen[1:]
+
+    grid = [np.array([a, b]) for a in np.linspace(0, 2, 21) for b in np.linspace(0, 2, 21)]
+    inside = [value(prices) + margin * prices.sum() for prices in grid]
+    assert near.value == pytest.approx(value(near.prices), abs=1e-12)
+    assert near.value + margin * near.prices.sum() >= max(inside) - 1e-9
+    # duality: the blend keeps its distance from the limits, and costs what the prices promise
+    assert near.predicted[1:].max() <= -margin + 1e-9
+    assert near.predicted[0] == pytest.approx(near.value + margin * near.prices.sum(), abs=2e-9)
+    assert near.blend.probabilities(cmdp.pairs).sum(axis=1) == pytest.approx(1.0)
 
 
 # -- the whole -------------------------------------------------------------------------------------------------------
