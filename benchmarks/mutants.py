@@ -254,11 +254,7 @@ MUTANTS: list[Mutant] = [
     *of(
         "exact/band.py",
         "frontier",
-        (
-            "bounds - (prices * (offsets - points))",
-            "bounds + (prices * (offsets - points))",
-            "bounds move the wrong way",
-        ),
+        ("self._bounds - np.einsum", "self._bounds + np.einsum", "bounds move the wrong way"),
         ("np.array(self.sums) + np.array(self.search.errors)", "np.array(self.sums)", "errors of columns do not count"),
     ),
     *of(
@@ -811,10 +807,14 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     *of(
+        "exact/least_squares.py",
+        "exact",
+        ("-center, center - cap", "-center, -center - cap", "the level point may exceed the cap"),
+    ),
+    *of(
         "exact/master.py",
         "exact",
         ("rows @ weights - self.relaxation", "rows @ weights", "a mixture within relaxed limits counts as outside"),
-        ("-center, center - cap", "-center, -center - cap", "the level point may exceed the cap"),
         (
             "_netted(np.maximum(-y[:m], 0.0)",
             "_netted(np.maximum(y[:m], 0.0)",
@@ -1161,8 +1161,8 @@ MUTANTS: list[Mutant] = [
         "learners/exact_view.py",
         "checkpoints first_order adaptive",
         (
-            "-float(self.learner.state_visits @ pairs.min(lagrangian))",
-            "-float(pairs.min(lagrangian).sum())",
+            "-float(np.dot(self.learner.state_visits, least))",
+            "-float(least.sum())",
             "the greedy gain forgets the visits",
         ),
         ("max(1.0, float(np.abs(cmdp.costs[0]).max()))", "1.0", "large costs do not raise the cap"),
