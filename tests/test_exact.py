@@ -201,6 +201,9 @@ def test_the_level_point_by_hand():
     assert level_point(np.array([0.2]), costs, rows, 0.5, 0.4) is None
     # and it binds where a cut would allow more
     assert level_point(np.array([3.0]), np.array([0.0]), np.array([[1.0]]), 0.5, 2.0) == pytest.approx([2.0])
+    # y_1 + 2 y_2 >= 3 with both at most 1: the nearest point (1.32, 0.84) is outside, and cutting it off is not enough
+    two = level_point(np.array([0.9, 0.0]), np.array([-3.0]), np.array([[1.0], [2.0]]), 0.0, 1.0)
+    assert two == pytest.approx([1.0, 1.0])
 
 
 # -- the local dual ----------------------------------------------------------------------------------------------------
