@@ -127,11 +127,11 @@ def test_the_policies_of_a_mixture_come_back(tmp_path):
 @pytest.mark.parametrize("closest", [None, (0.25, np.array([0.75]))])
 def test_a_prover_comes_back_field_by_field(closest, tmp_path):
     prover = Prover(PAPER, recorded(), 1e-6, 1e-6, lambda: False)
-    prover.next_check, prover.next_refutation, prover.bound = 33, 80, -4.5
+    prover.next_check, prover.next_refutation, prover.next_suspicion, prover.bound = 33, 80, 6, -4.5
     prover.multipliers, prover.closest = np.array([0.5]), closest
     again = Prover(PAPER, recorded(), 1e-6, 1e-6, lambda: False)
     again.restore(through_a_file(prover.state(), tmp_path))
-    same_fields(again, prover, ["next_check", "next_refutation", "bound", "multipliers"])
+    same_fields(again, prover, ["next_check", "next_refutation", "next_suspicion", "bound", "multipliers"])
     assert (again.closest is None) == (closest is None)
     if closest is not None:
         assert again.closest[0] == 0.25

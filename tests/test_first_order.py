@@ -308,6 +308,16 @@ def test_infeasible_models_are_refuted():
     assert result.certificate.infeasibility_margin > 0.0
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_limits_far_below_the_possible_are_refuted_early(seed):
+    """Prices run away then: Σ λ_i V_i exceeds what objectives can differ by after a few steps."""
+    cmdp = random_model(seed, constraints=2, feasible=False)
+    result = ck.solve(cmdp, "pmd-pd")
+    assert result.status is ck.Status.INFEASIBLE
+    assert result.iterations <= 10
+    assert ck.solve(cmdp, "lp").status is ck.Status.INFEASIBLE
+
+
 def test_the_first_evaluations_of_growing_steps_are_rough(monkeypatch):
     """Nothing is known of the distance yet; fixed steps are evaluated as exactly as rounding allows."""
     asked, plain = [], PolicySystem.state_occupancy

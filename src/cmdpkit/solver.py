@@ -12,6 +12,7 @@ from typing import Any
 from cmdpkit.checks import check_count
 from cmdpkit.cluster import check_cluster, using
 from cmdpkit.evaluation.patience import hurrying
+from cmdpkit.evaluation.threads import OneBlasThread
 from cmdpkit.exact.slater import slater_margin
 from cmdpkit.files import PathLike
 from cmdpkit.model import CMDP, ShardedCMDP
@@ -199,7 +200,7 @@ def solve(
     LOG.info("solving %r by %s, tol=%g", model, name, tol)
     with _progress_bar(progress, name, max_iterations, callback) as watch:
         allowed = Budget(max_iterations, time_limit, watch)
-        with allowed.catching_ctrl_c(), hurrying(allowed.exhausted):
+        with allowed.catching_ctrl_c(), hurrying(allowed.exhausted), OneBlasThread(model):
             if deterministic:
                 outcome = solve_deterministic(model, tol, allowed, begin)
             elif model.is_extreme:

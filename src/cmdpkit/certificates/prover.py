@@ -12,6 +12,7 @@ from cmdpkit.checks import Array
 from cmdpkit.evaluation.backup import bellman
 from cmdpkit.evaluation.bounds import backup_rounding, bound_from_backup
 from cmdpkit.evaluation.system import Plan, PolicySystem
+from cmdpkit.evaluation.threads import OneBlasThread
 from cmdpkit.exact.balance import Balance
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.least_squares import nonnegative_least_squares
@@ -77,6 +78,12 @@ def certify(cmdp: CMDP, policy: Any, multipliers: Any = None) -> Certificate:
     if cmdp.is_extreme:
         with np.errstate(all="ignore"):
             return _in_even_units(cmdp, policy)
+    with OneBlasThread(cmdp):
+        return _best_certificate(cmdp, policy)
+
+
+def _best_certificate(cmdp: CMDP, policy: TabularPolicy | MixturePolicy) -> Certificate:
+    """With the multipliers that prove the most."""
     if (known := _supported(cmdp, policy)) is not None:
         return certificate_of(cmdp, policy, known.multipliers, known.bound, known.plan, guess=known.guess)
     if cmdp.num_rows and is_pivotable(cmdp) and (vertex := optimal_vertex(cmdp, never)) is not None:

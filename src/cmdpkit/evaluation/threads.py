@@ -1,4 +1,4 @@
-"""Threads for large sweeps, used where measurements during the run show that they are faster.
+"""Threads for large sweeps, used where measurements during the run show that they are faster, and none in BLAS.
 
 The states are split into blocks that depend only on the size of the problem, and the result of a block does not depend
 on the thread that computes it: results are the same bit for bit with and without threads. Both ways are timed and the
@@ -8,18 +8,27 @@ faster one is used. The other is tried again from time to time, since the load o
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import count, pairwise
-from typing import TypeVar
+from threading import Lock
+from typing import Any, ClassVar, TypeVar
+
+import scipy.sparse as sp
+
+from cmdpkit.model import CMDP, StagedTransitions
 
 BLOCK = 1_000_000
 """Work per block, about a millisecond. Below three blocks a second thread does not pay off (measured)."""
 
 RETRY = 40
 """Number of sweeps after which the slower way is tried again."""
+
+DENSE, THREADED = 200, 9_000
+"""Up to so many states sparse models are solved by dense algebra; BLAS uses threads for matrices of so many numbers."""
 
 T = TypeVar("T")
 
@@ -97,3 +106,48 @@ def use_at_most(threads: int) -> None:
 @cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(helpers(), thread_name_prefix="cmdpkit")
+
+
+# -- BLAS ------------------------------------------------------------------------------------------------------------
+
+
+class OneBlasThread:
+    """A context in which BLAS uses one thread, if the model is solved by dense algebra.
+
+    Matrices of 100 to 2,000 states are multiplied with vectors thousands of times, a few microseconds each: threads
+    that wait for each other take two to four times as long (measured: docs/decisions.md). The last one to leave sets
+    back what was there before.
+    """
+
+    _lock: ClassVar[Lock] = Lock()
+    _inside: ClassVar[int] = 0
+    _limit: ClassVar[Any] = None
+
+    def __init__(self, cmdp: CMDP) -> None:
+        matrix = cmdp.transitions
+        dense = not (sp.issparse(matrix) or isinstance(matrix, StagedTransitions))
+        self._matters = (dense or cmdp.states <= DENSE) and cmdp.pairs.count * cmdp.states >= THREADED
+
+    def __enter__(self) -> None:
+        if self._matters:
+            own = OneBlasThread
+            with own._lock:
+                if own._inside == 0:
+                    own._limit = _libraries("scipy.linalg" in sys.modules).limit(limits=1, user_api="blas")
+                own._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        if self._matters:
+            own = OneBlasThread
+            with own._lock:
+                own._inside -= 1
+                if own._inside == 0:
+                    own._limit.restore_original_limits()
+
+
+@cache
+def _libraries(_with_scipy: bool) -> Any:
+    """All that are loaded; SciPy has a BLAS of its own."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()

@@ -12,6 +12,7 @@ import numpy as np
 from cmdpkit.checks import Array, check_count, check_nonnegative, check_number
 from cmdpkit.cluster import check_cluster, elsewhere, using
 from cmdpkit.evaluation.patience import cancelled
+from cmdpkit.evaluation.threads import OneBlasThread
 from cmdpkit.exact.band import Band
 from cmdpkit.insight.grid import surface
 from cmdpkit.insight.line import curve
@@ -79,9 +80,9 @@ def _compute(what: tuple[CMDP, float, list[int], list[Array] | None, int, float 
     def stop() -> bool:
         return cancelled() or (time_limit is not None and time.perf_counter() - started >= time_limit)
 
-    band = Band(inner, tol, axes, stop)
     make: Callable[..., Any] = surface if len(axes) == 2 else curve
-    return make(inner, band, axes, wanted, stop, started, points)
+    with OneBlasThread(inner):
+        return make(inner, Band(inner, tol, axes, stop), axes, wanted, stop, started, points)
 
 
 def _axes(cmdp: CMDP, names: Sequence[Any]) -> list[int]:

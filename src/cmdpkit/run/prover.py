@@ -53,7 +53,7 @@ class Prover:
         self.cmdp, self.recorder, self.tol, self.allowed_violation = cmdp, recorder, tol, allowed_violation
         self.stop = stop
         self.next_check = 10
-        self.next_refutation = 20
+        self.next_refutation, self.next_suspicion = 20, 1
         self.bound = -np.inf  # the largest G(λ) so far
         self.asked: list[tuple[float, Array]] = []  # G(λ) and λ, of all that were asked
         self.closest: tuple[float, Array] | None = None  # smallest distance that a rule has told, and its multipliers
@@ -72,6 +72,10 @@ class Prover:
         if iterate.distance is not None and (self.closest is None or iterate.distance < self.closest[0]):
             self.closest = iterate.distance, iterate.multipliers
         first = 10 if iterate.distance is None else 20  # a method that knows how far it is need not be asked so soon
+        if self.tol > 0.0 and k >= self.next_suspicion and self._runs_away(iterate):
+            self.next_suspicion = 2 * k
+            if (found := self._refute()) is not None:
+                return found
         if self.tol == 0.0 or (k < max(first, self.next_check) and not self._promising(iterate)):
             return None
         self.next_check = k + max(10, k // 10)
@@ -94,6 +98,15 @@ class Prover:
         """The method itself expects that it has arrived."""
         size = self.cmdp.proof_scale(iterate.objective)
         return iterate.distance is not None and iterate.distance <= self.tol * size
+
+    def _runs_away(self, iterate: Iterate) -> bool:
+        """Whether the limits seem impossible to meet: Σ λ_i V_i(π) is more than objectives can differ by.
+
+        min_π V_0 + Σ λ_i V_i is at most the V_0 of any policy within the limits. So there is none if π, which has been
+        improved with λ, is nearly the best one for it.
+        """
+        objective, *prices = self.recorder.last_weights
+        return bool(prices @ iterate.v > objective * self.cmdp.spans[0] / self.cmdp.step_weight)
 
     def _policies(self) -> list[tuple[Callable[[], TabularPolicy], Array]]:
         last = self.recorder.rows[-1]
@@ -200,12 +213,13 @@ class Prover:
 
     def state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"next_check": self.next_check, "next_refutation": self.next_refutation}
-        state |= {"bound": self.bound, "multipliers": self.multipliers}
+        state |= {"next_suspicion": self.next_suspicion, "bound": self.bound, "multipliers": self.multipliers}
         state |= {"asked": np.array([[bound, *lam] for bound, lam in self.asked]).reshape(-1, 1 + self.cmdp.num_rows)}
         return state if self.closest is None else state | {"distance": self.closest[0], "closest": self.closest[1]}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.next_check, self.next_refutation = int(state["next_check"]), int(state["next_refutation"])
+        self.next_suspicion = int(state["next_suspicion"])
         self.bound, self.multipliers = float(state["bound"]), np.asarray(state["multipliers"])
         self.asked = [(float(row[0]), np.asarray(row[1:])) for row in state["asked"]]
         self.closest = (float(state["distance"]), np.asarray(state["closest"])) if "distance" in state else None
