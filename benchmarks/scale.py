@@ -573,6 +573,16 @@ def page(rows: tuple[Row, ...], limit: float, data: Path) -> Iterator[str]:
     yield ""
 
 
+def _with_others(before: dict[str, Any], again: dict[str, list[object]], family: str) -> dict[str, list[object]]:
+    """The rows of a family, in place of those of an earlier run."""
+    kept = before["family"] != family
+    after = int(np.flatnonzero(~kept)[0]) if not kept.all() else kept.size
+    return {
+        name: [*column[:after][kept[:after]].tolist(), *again[name], *column[after:][kept[after:]].tolist()]
+        for name, column in before.items()
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes and short time limits: some minutes")
@@ -580,6 +590,7 @@ def main() -> None:
     parser.add_argument(
         "--page", action="store_true", help="the same from the last full run's data: only small things run"
     )
+    parser.add_argument("--family", choices=[row.family for row in FULL], help="with --write: measure only this again")
     parser.add_argument("--draw", action="store_true", help="only the figure, from the last full run's data")
     parser.add_argument("--largest", action="store_true", help="only ten million states, for the next page: 20 minutes")
     arguments = parser.parse_args()
@@ -588,12 +599,17 @@ def main() -> None:
         return
     if arguments.quick and (arguments.write or arguments.page):
         parser.error("docs/benchmarks.md needs the full run")
+    if arguments.family is not None and not arguments.write:
+        parser.error("--family needs --write: the other families are those of the last full run")
     rows, limit = (QUICK, 10.0) if arguments.quick else (FULL, 40.0)
     lasting = arguments.write or arguments.page or arguments.draw
     folder = DOCS / "results" if lasting else DOCS.parent / "out"
     folder.mkdir(exist_ok=True)
     data = folder / "benchmarks.csv"
-    if not (arguments.page or arguments.draw):
+    if arguments.family is not None:
+        again = measure(tuple(row for row in rows if row.family == arguments.family), limit)
+        write_csv(data, _with_others(read_csv(data), again, arguments.family))
+    elif not (arguments.page or arguments.draw):
         write_csv(data, measure(rows, limit))
     draw(Measured(data), rows, folder / "benchmarks.png", limit)
     if arguments.draw:
