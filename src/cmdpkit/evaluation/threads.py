@@ -1,14 +1,13 @@
-"""Threads for large sweeps, used where measurements during the run show that they are faster, and none in BLAS.
+"""Threads: for large sweeps where they are faster, and no more than one in BLAS where matrices are small.
 
-The states are split into blocks that depend only on the size of the problem, and the result of a block does not depend
-on the thread that computes it: results are the same bit for bit with and without threads. Both ways are timed and the
-faster one is used. The other is tried again from time to time, since the load of the machine may change.
+In a sweep the states are split into blocks that depend only on the size of the problem, and the result of a block does
+not depend on the thread that computes it: results are the same bit for bit with and without threads. Both ways are
+timed and the faster one is used. The other is tried again from time to time, since the load of the machine may change.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -133,7 +132,7 @@ class OneBlasThread:
             own = OneBlasThread
             with own._lock:
                 if own._inside == 0:
-                    own._limit = _libraries("scipy.linalg" in sys.modules).limit(limits=1, user_api="blas")
+                    own._limit = _libraries().limit(limits=1, user_api="blas")
                 own._inside += 1
 
     def __exit__(self, *_: object) -> None:
@@ -146,8 +145,8 @@ class OneBlasThread:
 
 
 @cache
-def _libraries(_with_scipy: bool) -> Any:
-    """All that are loaded; SciPy has a BLAS of its own."""
+def _libraries() -> Any:
+    import scipy.linalg  # noqa: F401  (dense algebra needs it, and it brings a BLAS of its own)
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
