@@ -1637,7 +1637,7 @@ MUTANTS: list[Mutant] = [
     *of(
         "run/prover.py",
         "checkpoints run",
-        ('{"bound": self.bound, "multipliers"', '{"bound": -np.inf, "multipliers"', "checkpoints forget the bound"),
+        ('"bound": self.bound, "multipliers"', '"bound": -np.inf, "multipliers"', "checkpoints forget the bound"),
         ('"next_check": self.next_check, ', '"next_check": 10, ', "checkpoints forget when to look next"),
         (
             'state | {"distance": self.closest[0]',
