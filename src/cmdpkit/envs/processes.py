@@ -1,7 +1,9 @@
 """Processes on this machine that each keep a part of the environments, and answer until they are closed.
 
 Every member is a Python of its own, started without a fork and without importing the main program again. Functions that
-make environments are sent as code where they cannot be imported, lambdas included.
+make environments are sent as code where they cannot be imported, lambdas included. Code therefore runs at both ends of
+the pipe. It comes from nobody else: the pipe is a pair of sockets without a name, held by this process and the one that
+it has started, and nothing is read from files.
 """
 
 from __future__ import annotations
