@@ -172,6 +172,15 @@ def test_robots_are_run_with_several_methods(tmp_path, monkeypatch):
     assert claims[-1].verdict == "does not: rcpo earns 165 % more"
 
 
+def test_the_page_says_which_command_every_section_comes_from(tmp_path):
+    for name, seeds in (("zero", 3), ("fig1", 2)):
+        reproduce([name], tmp_path / "results", seeds, True, plain)
+    reproduce(["all"], tmp_path / "results", 30, True, plain, redraw=True)
+    page = (tmp_path / "results.md").read_text()
+    assert "`cmdpkit reproduce zero --seeds 3 --quick`" in page
+    assert "`cmdpkit reproduce fig1 --seeds 2 --quick`" in page
+
+
 def test_seeds_are_added_to_those_that_a_folder_has(tmp_path, monkeypatch):
     pytest.importorskip("mujoco")
     rng, run = np.random.default_rng(0), []

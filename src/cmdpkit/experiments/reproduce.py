@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -28,7 +29,7 @@ from cmdpkit.experiments import (
     zero,
 )
 from cmdpkit.experiments.common import Claim, Section, Settings, Track, plain
-from cmdpkit.files import write_whole
+from cmdpkit.files import write_json, write_whole
 from cmdpkit.rules.registry import names as methods_of
 
 EXPERIMENTS: dict[str, ModuleType] = {
@@ -52,6 +53,10 @@ DIVIDED = ("fig4", "fig4-tuning", "acrobot", "velocity")
 
 SLOW = tuple(name for name, module in EXPERIMENTS.items() if getattr(module, "SLOW", False))
 """Experiments that take hours: run by name only. `all` draws and evaluates their data if there are any."""
+
+
+COMMANDS = "commands.json"
+"""The command that an experiment's data come from, by its name: they may have been made one by one."""
 
 
 def reproduce(
@@ -102,6 +107,8 @@ def reproduce(
     if not redraw:
         with using(cluster):
             _run(chosen, settings)
+        flags = f" --seeds {seeds}" + (" --quick" if quick else "")
+        write_json(folder / COMMANDS, _commands(folder) | {name: name + flags for name in chosen})
     shown = [name for name in EXPERIMENTS if name in chosen or _has_data(name, folder)]
     sections = []
     for name in shown:
@@ -138,6 +145,12 @@ def _has_data(name: str, folder: Path) -> bool:
     return (folder / getattr(EXPERIMENTS[name], "DATA", f"{name}.csv")).exists()
 
 
+def _commands(folder: Path) -> dict[str, str]:
+    """By experiment; empty if they were not kept."""
+    file = folder / COMMANDS
+    return dict(json.loads(file.read_text())) if file.exists() else {}
+
+
 def page_of(folder: Path) -> Path:
     return folder.parent / f"{folder.name}.md"
 
@@ -148,17 +161,17 @@ def _unjudged(claim: Claim) -> Claim:
 
 
 def _page(names: list[str], sections: list[Section], settings: Settings) -> Iterable[str]:
-    flags = f" --seeds {settings.seeds}" + (" --quick" if settings.quick else "")
+    made_by = _commands(settings.folder)
     yield "# The paper's tabular claims, measured"
     yield ""
     yield (
         f"Written by `cmdpkit reproduce` (cmdpkit {__version__}): every number, figure and verdict comes from the "
-        f"command beside it; random instances have the seeds 0 to {settings.seeds - 1}. Sections 3, 4 and 5 and "
-        "Appendix E.1 of the paper are covered. Gaps and violations are those of its Section 4: optimum minus value, "
-        "limit minus utility, so that a negative violation is inside the limit. CRPO has the tolerance 0."
+        f"command beside it; random instances have the seeds 0, 1, 2, ... Sections 3, 4 and 5 and Appendix E.1 of "
+        "the paper are covered. Gaps and violations are those of its Section 4: optimum minus value, limit minus "
+        "utility, so that a negative violation is inside the limit. CRPO has the tolerance 0."
     )
     for name, section in zip(names, sections, strict=True):
-        commands = section.commands if section.commands and not settings.quick else (f"{name}{flags}",)
+        commands = section.commands if section.commands and not settings.quick else (made_by.get(name, name),)
         yield from ("", f"## {section.title}", "", ", ".join(f"`cmdpkit reproduce {one}`" for one in commands), "")
         yield from ("| claim | measured | verdict |", "|---|---|---|")
         for claim in section.claims:
