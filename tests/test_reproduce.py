@@ -258,6 +258,18 @@ def _made_up(case, seed):
     return {"table": table, "time": np.array(1.0), "steps": np.array(200)}
 
 
+def test_ant_and_humanoid_are_those_of_the_published_figures():
+    pytest.importorskip("mujoco")
+    assert velocity.make("Ant").observation_space.shape == (27,)
+    for robot in ("Ant", "Humanoid"):
+        env = velocity.make(robot)
+        env.reset(seed=0)
+        env.action_space.seed(0)
+        for _ in range(60):  # contacts come after a few steps
+            _, reward, *_, info = env.step(env.action_space.sample())
+            assert reward == pytest.approx(sum(info[f"reward_{part}"] for part in ("forward", "ctrl", "survive")))
+
+
 def test_robots_are_charged_for_speed():
     pytest.importorskip("mujoco")
     for robot in ("Hopper", "Ant"):

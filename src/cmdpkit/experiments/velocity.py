@@ -26,6 +26,12 @@ SPEEDS = {
     "Humanoid": 1.4149,
 }
 """Top speeds of Safety-Gymnasium's velocity tasks; of Ant and Humanoid in the plane."""
+AS_PUBLISHED: dict[str, dict[str, Any]] = {
+    "Ant": {"include_cfrc_ext_in_observation": False, "contact_cost_weight": 0.0},
+    "Humanoid": {"contact_cost_weight": 0.0},
+}
+"""Published figures are of version 4 of the robots. These arguments make version 5 the same task: that Ant does not
+observe contact forces, and neither robot pays for contacts."""
 PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
     "HalfCheetah": {"TRPO-Lag": (1780, 16), "CPO": (1680, 15), "PPO-Lag": (2270, 25), "FOCOPS": (1980, 31)},
     "Hopper": {"TRPO-Lag": (1300, 21), "CPO": (1330, 31), "PPO-Lag": (1590, 23), "FOCOPS": (1450, 17)},
@@ -51,12 +57,10 @@ def make(robot: str) -> Any:
 
     from cmdpkit.envs import WithCosts
 
-    top = SPEEDS[robot]
+    top, bare = SPEEDS[robot], gymnasium.make(f"{robot}-v5", **AS_PUBLISHED.get(robot, {}))
     if robot in ("Ant", "Humanoid"):
-        return WithCosts(
-            gymnasium.make(f"{robot}-v5"), lambda step: np.hypot(step.info["x_velocity"], step.info["y_velocity"]) > top
-        )
-    return WithCosts(gymnasium.make(f"{robot}-v5"), lambda step: step.info["x_velocity"] > top)
+        return WithCosts(bare, lambda step: np.hypot(step.info["x_velocity"], step.info["y_velocity"]) > top)
+    return WithCosts(bare, lambda step: step.info["x_velocity"] > top)
 
 
 def run_once(
