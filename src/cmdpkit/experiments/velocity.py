@@ -225,7 +225,9 @@ def section(settings: Settings) -> Section:
     remarks = (
         "The velocity tasks of Safety-Gymnasium: Gymnasium's robots, a cost of 1 per step above the top speed, and "
         "episodes of 1,000 steps. Published figures are of OmniSafe's on-policy benchmark at 10⁶ steps, from tables "
-        "(Ant, Humanoid) or curves (read to about ± 50). Seeds start at 10. Constants were "
+        "(Ant, Humanoid) or curves (read to about ± 50). They are of version 4 of the robots: here Ant and Humanoid of "
+        "version 5 observe and pay for what they do in version 4; Walker2d's feet have another friction "
+        "([decisions.md](decisions.md)). Seeds start at 10. Constants were "
         "chosen on smaller ones, except for `least_deviation`: it followed two runs of Hopper that these replace."
     )
     return Section("Robots with a speed limit", claims, figures, remarks, _commands(runs))
