@@ -1,5 +1,7 @@
 """Certificates on episodes by hand: every reward and cost is written down, and the intervals computed from it."""
 
+from types import SimpleNamespace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -122,3 +124,24 @@ def test_no_two_batches_are_the_same():
 def test_what_leaves_its_bounds_is_refused(bounds, what):
     with pytest.raises(ValueError, match=what):
         certify(bounds=bounds, episodes=100)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gamma": 1.0}, "gamma must be in"),
+        ({"gamma": 1.5}, "gamma must be in"),
+        ({"limits": [np.nan]}, r"limits\[0\] must be finite"),
+        ({"limits": 5.0}, "limits must be a list with one number per cost"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"deterministic": "no"}, "deterministic must be True or False"),
+        ({"policy": None}, "a cmdpkit.NeuralPolicy is needed, not NoneType"),
+        ({"policy": SimpleNamespace(policy=POLICY)}, "pass its .policy"),
+    ],
+)
+def test_what_a_certificate_cannot_mean_is_refused(settings, message):
+    """With gamma above 1 what follows the last step would count with the wrong sign, and a limit as satisfied."""
+    given = {"policy": POLICY, "limits": [5.0], "measure": "discounted", "bounds": BOUNDS, "steps": STEPS}
+    given = given | settings
+    with pytest.raises((ValueError, TypeError), match=message):
+        ck.certify_on_episodes(Dice, given.pop("policy"), given.pop("limits"), episodes=EPISODES, **given)

@@ -284,6 +284,24 @@ def check_count(value: Any, name: str, least: int) -> int:
     return int(value)
 
 
+def check_flag(value: Any, name: str) -> bool:
+    """Return True or False; otherwise raise an error that names the argument: "no" would count as True."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} must be True or False, not {value!r}")
+    return bool(value)
+
+
+def check_cost_limits(limits: Any) -> Array:
+    """Return the limits of an environment, one per cost; infinity stands for a cost that is only recorded."""
+    table = as_floats(limits, "limits")
+    if table.ndim != 1:
+        raise ValueError(f"limits must be a list with one number per cost, got {limits!r}")
+    for i, limit in enumerate(table.tolist()):
+        if limit != math.inf:
+            check_number(limit, f"limits[{i}]")
+    return table
+
+
 def refreeze(value: Any) -> Any:
     """Make the arrays in an object read-only again; copying and unpickling make them writeable."""
     if isinstance(value, np.ndarray):

@@ -12,7 +12,7 @@ import numpy as np
 
 from cmdpkit.certificates.episodes import judge_on_episodes
 from cmdpkit.certificates.rollouts import SimulationCertificate
-from cmdpkit.checks import as_floats, check_count, required_arguments
+from cmdpkit.checks import check_cost_limits, check_count, required_arguments
 from cmdpkit.cluster import check_cluster, using
 from cmdpkit.files import PathLike, write_json
 from cmdpkit.primal_dual import Iterate
@@ -251,10 +251,7 @@ def certify_on_episodes(
 def _check_call(limits: Any, iterations: Any, seed: Any, time_limit: Any, callback: Any) -> int:
     check_count(iterations, "iterations", least=0)
     check_run(time_limit, seed, callback)
-    table = as_floats(limits, "limits")
-    if table.ndim != 1:
-        raise ValueError(f"limits must be a list with one number per cost, got {limits!r}")
-    return int((table != np.inf).sum())
+    return int(np.isfinite(check_cost_limits(limits)).sum())
 
 
 def _board(folder: Path | None, rows: int) -> Any:

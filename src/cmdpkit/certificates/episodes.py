@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cmdpkit.certificates.rollouts import ROUNDING, SimulationCertificate, half_width, rollouts_that_decide
-from cmdpkit.checks import Array, check_confidence, check_count
+from cmdpkit.checks import Array, check_confidence, check_cost_limits, check_count, check_flag, check_gamma
 
 NORMAL = "the means of so many episodes are nearly normal"
 NOTHING_LATER = ", and what comes after the last step does not count"
@@ -36,11 +36,16 @@ def judge_on_episodes(
     from cmdpkit.envs.batch import spread
     from cmdpkit.learners.neural.rollouts import MEASURES, collect
 
+    _check_policy(policy)
+    limits = check_cost_limits(limits).tolist()
     check_confidence(confidence)
-    for name, value, least in (("episodes", episodes, 2), ("steps", steps, 1), ("num_envs", num_envs, 1)):
+    counts = (("episodes", episodes, 2), ("steps", steps, 1), ("num_envs", num_envs, 1), ("seed", seed, 0))
+    for name, value, least in counts:
         check_count(value, name, least)
     if measure not in MEASURES:
         raise ValueError(f"measure must be one of {', '.join(MEASURES)}, not {measure!r}")
+    check_gamma(gamma)
+    check_flag(deterministic, "deterministic")
     envs = spread(env, min(num_envs, episodes) if not hasattr(env, "num_envs") else env.num_envs)
     known = bounds if bounds is not None else envs.metadata.get("bounds")
     if known is not None:
@@ -88,6 +93,14 @@ def judge_on_episodes(
     )
 
 
+def _check_policy(policy: Any) -> None:
+    from cmdpkit.learners.neural.policy import NeuralPolicy
+
+    if not isinstance(policy, NeuralPolicy):
+        hint = "; pass its .policy" if isinstance(getattr(policy, "policy", None), NeuralPolicy) else ""
+        raise TypeError(f"a cmdpkit.NeuralPolicy is needed, not {type(policy).__name__}{hint}")
+
+
 def _check_bounds(bounds: Any, quantities: Array) -> None:
     """Quantities are −reward and the costs; bounds are the user's, of reward and costs."""
     if bounds is None:
@@ -98,7 +111,10 @@ def _check_bounds(bounds: Any, quantities: Array) -> None:
     if bad.any():
         i = int(bad.argmax())
         what = "the reward" if i == 0 else f"cost {i}"
-        raise ValueError(f"{what} left its bounds {tuple(table[i])}: from {seen[:, i].min()} to {seen[:, i].max()}")
+        low, high = table[i]
+        raise ValueError(
+            f"{what} left its bounds ({low}, {high}): it went from {seen[:, i].min()} to {seen[:, i].max()}"
+        )
 
 
 def _spans(bounds: Any, count: int, measure: str, steps: int, gamma: float) -> tuple[Array, Array, Array]:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cmdpkit.checks import Array, check_number
+from cmdpkit.checks import Array, check_cost_limits
 from cmdpkit.envs.batch import spread
 from cmdpkit.envs.scattered import Scattered
 from cmdpkit.learners.neural.critics import Critics, Moments, own_unit
@@ -103,7 +103,7 @@ class NeuralLearner:
             raise ValueError(f"measure must be one of {', '.join(MEASURES)}, not {measure!r}")
         settings = validated(NeuralSettings, options) if settings is None else settings
         self.settings: NeuralSettings = settings
-        self.limits = np.array([_limit(limit, f"limits[{i}]") for i, limit in enumerate(limits)], dtype=float)
+        self.limits = check_cost_limits(limits)
         self.limited = np.isfinite(self.limits)  # rules see these costs only, and others are recorded
         bounds = np.where(self.limited, self.limits, 0.0).tolist()
         self.margin = np.zeros(self.limits.size)
@@ -430,11 +430,6 @@ def _distribution(actions: Actions) -> Distribution:
 def _best_state(best: Best) -> dict[str, Any]:
     parts = {"theta": best.theta.numpy().copy(), "shift": best.shift, "scale": best.scale, "evidence": best.evidence}
     return {f"best_{name}": value for name, value in parts.items()}
-
-
-def _limit(value: Any, name: str) -> float:
-    """A finite limit, or infinity for a cost that is only recorded."""
-    return value if isinstance(value, float) and value == np.inf else check_number(value, name)
 
 
 def _floats(array: Any) -> Floats:
