@@ -6,11 +6,12 @@ import sys
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import gymnasium
 import numpy as np
 import pytest
 
 import cmdpkit as ck
-from cmdpkit.rules import View, Weights
+from cmdpkit.rules import State, View, Weights
 from cmdpkit.rules.registry import methods, names
 from cmdpkit.run.checkpoint import Checkpoint
 from models import coupled
@@ -149,6 +150,48 @@ def test_options_have_help_and_domains():
             assert option.help[0].isupper(), (method.name, name)
             assert option.help.endswith((".", "]")), (method.name, name)
             assert option.domain.words
+
+
+def costly_cart():
+    return ck.envs.WithCosts(gymnasium.make("CartPole-v1"), lambda step: 1.0)
+
+
+class Own:
+    """Multipliers that stay at zero, unless a test returns something else in one place."""
+
+    def __init__(self, function="", answer=None):
+        self.function, self.answer = function, answer
+
+    def start(self, view):
+        return self.answer if self.function == "start" else State(np.zeros_like(view.values))
+
+    def propose(self, state, view):
+        return self.answer if self.function == "propose" else (Weights(1.0, state.multipliers), state)
+
+    def observe(self, state, view):
+        return self.answer if self.function == "observe" else state
+
+
+@pytest.mark.parametrize(
+    ("function", "answer", "message"),
+    [
+        ("start", None, "Own.start must return a state with a field 'multipliers', not None"),
+        ("start", State(np.zeros(2)), r"Own.start returned multipliers of shape \(2,\); shape \(1,\) is needed"),
+        ("propose", Weights(1.0, np.zeros(1)), "Own.propose must return a pair, Weights and the state"),
+        ("propose", (Weights(1.0, np.zeros(5)), State(np.zeros(1))), r"the weights of the constraints of shape \(5,\)"),
+        ("propose", (Weights(1.0, np.array([np.nan])), State(np.zeros(1))), "an entry that is not finite"),
+        ("propose", (Weights(np.inf, np.zeros(1)), State(np.zeros(1))), "the weight of the objective"),
+        ("observe", State(np.array([np.inf])), "Own.observe returned multipliers with an entry that is not finite"),
+    ],
+)
+def test_what_an_own_rule_returns_is_checked(function, answer, message):
+    """Weights of NaN made a policy of NaN, which was returned as the best so far."""
+    for sampling in (None, FEW):
+        with pytest.raises((TypeError, ValueError), match=message):
+            ck.solve(ck.problems.paper(), Own(function, answer), step=1.0, max_iterations=2, sampling=sampling)
+    with pytest.raises(ck.TrainingFailed, match=message):
+        ck.train(costly_cart, Own(function, answer), limits=[5], iterations=1, **SMALL)
+    assert ck.solve(ck.problems.paper(), Own(), step=1.0, max_iterations=2).iterations == 2
 
 
 # -- checkpoints -----------------------------------------------------------------------------------------------------

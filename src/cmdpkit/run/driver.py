@@ -16,6 +16,7 @@ from cmdpkit.checks import Array
 from cmdpkit.evaluation.patience import Stopped, until
 from cmdpkit.primal_dual import Iterate, Learner, primal_dual
 from cmdpkit.rules.base import Rule, Weights, with_multipliers
+from cmdpkit.rules.checked import checked
 from cmdpkit.run.budget import Budget
 from cmdpkit.run.checkpoint import Checkpoint
 from cmdpkit.run.recorder import Recorder, rows_as_columns, rows_from_columns
@@ -49,6 +50,7 @@ class Run:
     store: Checkpoint | None = None
 
     def __post_init__(self) -> None:
+        self.rule = checked(self.rule)
         self.steps = 0  # macro steps made
         self._state: Any = None  # of the rule, after the last macro step
         self._saved: dict[str, Any] = {}  # fields of the rule's state in a checkpoint

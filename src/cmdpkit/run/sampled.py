@@ -17,6 +17,7 @@ from cmdpkit.options import options_of
 from cmdpkit.policy import MixturePolicy, TabularPolicy
 from cmdpkit.primal_dual import Iterate
 from cmdpkit.rules.base import UnknownScale, View
+from cmdpkit.rules.checked import checked
 from cmdpkit.rules.pmd_pd import PMDPD
 from cmdpkit.run.budget import Budget
 from cmdpkit.run.checkpoint import Checkpoint
@@ -117,9 +118,9 @@ def _refuse_open_steps(choice: Choice, constraints: int) -> None:
     missing = ["step"] if choice.settings.step is None else []
     view = View(0.0, np.zeros(constraints))
     try:
-        state = choice.rule.start(view)
-        _, state = choice.rule.propose(state, view)
-        choice.rule.observe(state, view)
+        rule = checked(choice.rule)
+        _, state = rule.propose(rule.start(view), view)
+        rule.observe(state, view)
     except UnknownScale:
         rule = PMDPD() if choice.method.steps == "growing" else choice.rule
         numbers = [name for name, o in options_of(type(rule)).items() if o.domain.kind == "numbers"]
