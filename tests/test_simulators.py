@@ -1,6 +1,7 @@
 """Simulators and statistical certificates: exact values, coverage, and clear blame for bad simulators."""
 
 import re
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -45,7 +46,7 @@ def twin(cmdp):
         states=cmdp.states,
         actions=cmdp.actions,
         gamma=cmdp.gamma,
-        constraints=cmdp.constraints,
+        constraints=[replace(c, values=None) for c in cmdp.constraints],
         maximise=cmdp.maximise,
         bounds=bounds,
     )
@@ -320,10 +321,13 @@ def test_wrong_shapes_are_refused(step, message):
         ({"bounds": [(0, 1), (0, 1)]}, "bounds must be 1 pairs"),
         ({"bounds": [(1, 0)]}, "bounds must be"),
         ({"constraints": [ck.AtMost(None, float("nan"))]}, "limit of constraint"),
+        ({"constraints": [ck.AtMost(np.ones((3, 2)), 1.0)]}, "its values come from step: use None"),
+        ({"constraints": [ck.AtMost("wear", 1.0)]}, "its values come from step: use None"),
+        ({"maximise": "no"}, "maximise must be True or False"),
     ],
 )
 def test_bad_settings_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         simple(stay, **changes)
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cmdpkit.checks import Array, check_count, digest
+from cmdpkit.checks import Array, check_count, check_flag, digest
 from cmdpkit.cluster import in_order
 from cmdpkit.model import Label, Limit, Pairs, Problem, check_available, check_criterion, check_labels, check_limits
 
@@ -156,10 +156,14 @@ class Simulator(Problem):
         names = check_labels(state_labels, self.states, "state"), check_labels(action_labels, self.actions, "action")
         self.pairs = pairs.named(*names)
         self.constraints = check_limits(constraints)
-        staged = [c.name for c in self.constraints if c.stage is not None]
-        if staged:
-            raise ValueError(f"constraint {staged[0]!r} is for one stage of a horizon, which simulators do not have")
-        self.maximise = bool(maximise)
+        for limit in self.constraints:
+            if limit.values is not None:
+                raise ValueError(f"constraint {limit.name!r} has values; its values come from step: use None")
+            if limit.stage is not None:
+                raise ValueError(
+                    f"constraint {limit.name!r} is for one stage of a horizon, which simulators do not have"
+                )
+        self.maximise = check_flag(maximise, "maximise")
         self._set_objective(objective_name, objective_per_step)
         self._set_units()
         # Where the quantity of each row stands among those of `step`: both rows of `Equal` and `Between` have the same
@@ -382,6 +386,6 @@ def _check_bounds(bounds: Any, rows: int) -> Any:
     table = np.asarray(bounds, dtype=float)
     if table.shape != (rows, 2) or not np.isfinite(table).all() or (table[:, 0] > table[:, 1]).any():
         raise ValueError(
-            f"bounds must be {rows} pairs (low, high), one for row 0 and one for each limit, got {bounds!r}"
+            f"bounds must be {rows} pairs (low, high), one for the objective and one for each limit, got {bounds!r}"
         )
     return table
