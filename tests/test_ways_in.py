@@ -124,6 +124,14 @@ def test_both_readers_of_csv_files_agree(tmp_path, monkeypatch, large):
     np.testing.assert_array_equal(cmdp.initial, [0.0, 0.0, 1.0])
     mixed = [(0, "a", "end", 1.0, 0.0), ("end", "a", 0, 1.0, 0.0)]
     assert ck.CMDP.from_table(written(tmp_path, mixed, NAMES[:5]), gamma=0.9).state_labels == ("0", "end")
+    # The same number, but different labels, which must not become one state
+    for one, other in (("01", "1"), ("+1", "1"), ("00", "0")):
+        twins = [(one, "a", other, 1.0, 0.0), (other, "b", one, 1.0, 0.0)]
+        cmdp = ck.CMDP.from_table(written(tmp_path, twins, NAMES[:5]), gamma=0.9)
+        assert cmdp.state_labels == (one, other)
+    longer = [(*ROWS[0], 7.0), *ROWS[1:]]
+    with pytest.raises(ValueError, match=r"line 2 has 7 entries|Length of header .* does not match length of data"):
+        from_table(written(tmp_path, longer))
 
 
 def test_plain_csv_needs_no_pandas(tmp_path, monkeypatch):
@@ -269,6 +277,8 @@ def test_a_table_needs_its_probabilities():
     del table["probability"]
     with pytest.raises(ValueError, match=r"no column 'probability'"):
         from_table(table)
+    with pytest.raises(ValueError, match=r"did you mean 'prob'\?"):
+        from_table({**table, "profit": table["wear"], "prob": columns()["probability"]})
 
 
 def test_malformed_sources_are_refused(tmp_path):
@@ -278,6 +288,11 @@ def test_malformed_sources_are_refused(tmp_path):
         from_table([1, 2])
     with pytest.raises(ValueError, match=r"same length"):
         from_table({**columns(), "wear": [1.0]})
+    for column in (1.0, "abcd", None):
+        with pytest.raises(TypeError, match=r"column 'wear' is .*; a column is a list or an array"):
+            from_table({**columns(), "wear": column})
+    with pytest.raises(TypeError, match=r"a LazyFrame has no rows yet; pass frame.collect\(\)"):
+        from_table(pl.DataFrame(columns()).lazy())
     with pytest.raises(ValueError, match=r"more than one column 'wear'"):
         from_table(written(tmp_path, [(*row, 1.0) for row in ROWS], (*NAMES, "wear")))
     with pytest.raises(ValueError, match=r"line 3 has 5 entries, the header has 6"):

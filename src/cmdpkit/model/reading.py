@@ -22,7 +22,8 @@ from cmdpkit.model.references import some, suggestion
 SMALL_FILE = 2_000_000
 """Bytes up to which the csv module reads a file faster than pandas is imported."""
 
-WHOLE = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
+WHOLE = re.compile(r"\s*(0|-?[1-9][0-9]{0,17})\s*")
+"""A whole number as it is usually written: 01 and 1 are different labels."""
 
 KEYS = ("state", "action", "next_state")
 
@@ -65,7 +66,9 @@ class Table:
         hint = suggestion(name, known, "columns")
         if name not in (*KEYS, "probability"):
             return hint
-        close = difflib.get_close_matches(name, set(known) - {*KEYS, "probability"}, n=1, cutoff=0.5)
+        others = [column for column in known if column not in (*KEYS, "probability")]
+        short = [column for column in others if len(column) > 2 and name.startswith(column.lower())]
+        close = short or difflib.get_close_matches(name, others, n=1, cutoff=0.5)
         if close:
             return f"did you mean {close[0]!r}? Then say columns={{{name!r}: {close[0]!r}}}"
         if name == "probability" and set(KEYS) <= set(known):
@@ -92,7 +95,12 @@ def read_table(source: Any, columns: Mapping[str, str] | None = None) -> Table:
     if isinstance(source, (str, os.PathLike)):
         table = _read_csv(source)
     elif isinstance(source, Mapping):
+        for name, column in source.items():
+            if isinstance(column, str) or not hasattr(column, "__len__"):
+                raise TypeError(f"column {name!r} is {column!r}; a column is a list or an array, with an entry per row")
         table = Table(dict(source))
+    elif hasattr(source, "collect_schema") and not hasattr(source, "__len__"):
+        raise TypeError(f"a {type(source).__name__} has no rows yet; pass frame.collect()")
     elif hasattr(source, "columns") and hasattr(source, "__getitem__"):
         names = [str(name) for name in source.columns]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -218,14 +226,29 @@ def _large_csv(path: PathLike) -> dict[str, Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", pd.errors.DtypeWarning)  # numbers and words in the same column: see below
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # a row that is too long
             frame = pd.read_csv(path, dtype=text, **settings)
         # Entries that look like numbers at first, but are labels: they are kept as they are written.
-        labels = [n for n in KEYS if n in frame and n not in text and frame[n].dtype.kind != "i"]
-        for name in labels:
-            frame[name] = pd.read_csv(path, usecols=[name], dtype=object, **settings)[name]
-    except (pd.errors.ParserError, UnicodeDecodeError) as error:
+        unusual = _unusual_numbers(path)
+        labels = [n for n in KEYS if n in frame and n not in text and (unusual or frame[n].dtype.kind != "i")]
+        written = {n: pd.read_csv(path, usecols=[n], dtype=object, **settings)[n] for n in labels}
+    except (pd.errors.ParserError, pd.errors.ParserWarning, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a readable CSV file: {error}") from error
-    return {name: frame[name] for name in frame.columns}
+    return {name: frame[name] for name in frame.columns} | {n: _typed(written[n].tolist()) for n in labels}
+
+
+def _unusual_numbers(path: PathLike) -> bool:
+    """Whether an entry may be a whole number with a leading zero or plus sign, which pandas drops."""
+    rest = b""
+    with open(path, "rb") as file:
+        while part := file.read(1 << 20):
+            text = np.frombuffer(rest + part, dtype=np.uint8)
+            at = 1 + np.flatnonzero((text[1:-1] == ord("0")) | (text[1:-1] == ord("+")))
+            begins = np.isin(text[at - 1], list(b',\n "'))
+            if (begins & ((text[at] == ord("+")) | np.isin(text[at + 1], list(b"0123456789")))).any():
+                return True
+            rest = text[-2:].tobytes()
+    return False
 
 
 def _has_mark(path: PathLike) -> bool:
