@@ -207,6 +207,10 @@ def test_html_is_escaped_and_small():
     assert len(repr(large.table()).splitlines()) == 22
     mixture = ck.MixturePolicy([policy(), policy()], [0.25, 0.75])
     assert "<td>0.75</td>" in mixture._repr_html_()
+    staged = ck.StagedPolicy([policy(), policy()])._repr_html_()
+    assert "2 stages, 3 states" in staged
+    assert "stage" in staged
+    assert "&lt;broken&gt;" in staged
 
 
 def test_html_of_other_results():

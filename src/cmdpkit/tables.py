@@ -188,8 +188,9 @@ def model_html(problem: Any) -> str:
 
 
 def policy_html(policy: Any) -> str:
-    sizes = f"{policy.states:,} states, {policy.actions:,} actions"
-    return page(f"{type(policy).__name__}: {sizes}", policy_table(policy, SHOWN))
+    stages = f"{policy.horizon:,} stages, " if hasattr(policy, "horizon") else ""
+    sizes = f"{stages}{policy.states:,} states, {policy.actions:,} actions"
+    return page(f"{type(policy).__name__}: {sizes}", policy.table(SHOWN))
 
 
 def mixture_html(mixture: Any) -> str:

@@ -12,7 +12,7 @@ from cmdpkit.files import PathLike, load_arrays, save_arrays
 from cmdpkit.model import CMDP, Pairs
 from cmdpkit.policy.mixture import MixturePolicy
 from cmdpkit.policy.tabular import TabularPolicy, as_policy, refuse_results
-from cmdpkit.tables import Table, policy_table
+from cmdpkit.tables import Table, policy_html, policy_table
 
 STAGED = "cmdpkit staged policy"
 
@@ -135,6 +135,9 @@ class StagedPolicy:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update({name: refreeze(value) for name, value in state.items()})
+
+    def _repr_html_(self) -> str:
+        return policy_html(self)
 
     def __repr__(self) -> str:
         return f"StagedPolicy(horizon={self.horizon}, states={self.states}, actions={self.actions})"
