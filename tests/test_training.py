@@ -541,7 +541,7 @@ def test_acrobot_knows_its_bounds():
 
 # -- the command line ------------------------------------------------------------------------------------------------
 
-CLI = ("--limit", 5, "--limit", 5, "--set", "hidden=[16]", "--steps", 40, "--num-envs", 4)
+CLI = ("--limit", 5, "--limit", 5, "--hidden", 16, "--steps", 40, "--num-envs", 4)  # one hidden layer
 
 
 def test_train_and_evaluate_on_the_command_line(tmp_path):

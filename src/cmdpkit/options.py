@@ -32,8 +32,8 @@ class Domain:
         words: a description of the domain, for the documentation.
         check: called with the value, the option's name and the number of constraints (None if unknown); returns the
             value as the code expects it, or raises a ValueError or TypeError.
-        kind: how the command line reads it: "number", "whole", "flag", "choice", "numbers" (one or a list), or None
-            for options that have no flag.
+        kind: how the command line reads it: "number", "whole", "flag", "choice", "numbers" (one or a list), "list"
+            (of numbers, also of one), or None for options that have no flag.
         choices: of the kind "choice".
     """
 
@@ -222,8 +222,8 @@ NONNEGATIVE_EACH = Domain(
     lambda value, name, m: _each(value, name, m, zero=True),
     "numbers",
 )
-SIZES = Domain("a list of positive numbers", _sizes, "numbers")
-WIDTHS = Domain("a list of whole numbers", _widths, "numbers")
+SIZES = Domain("a list of positive numbers", _sizes, "list")
+WIDTHS = Domain("a list of whole numbers", _widths, "list")
 OBJECT = Domain("checked where it is used", _anything, None)
 
 

@@ -189,7 +189,7 @@ def _column_limit(text: str) -> Any:
     try:
         ends = [float(part) for part in found[3].split(",")] if found else []
     except ValueError:
-        ends = []
+        raise ValueError(f"--limit {text!r} must end in a number, or in two with a comma between them") from None
     if found and len(ends) == 2 and found[2] == "=":
         return Between(found[1], ends[0], ends[1])
     kinds = {"<=": AtMost, ">=": AtLeast, "==": Equal}

@@ -135,7 +135,7 @@ def _flag(declared: Option, text: str) -> click.Option:
     """A flag whose value is None unless it is given; defaults are applied where they are declared."""
     default = declared.default
     name, domain = f"--{declared.name.replace('_', '-')}", declared.domain
-    kinds: dict[str, Any] = {"number": float, "whole": int, "numbers": NUMBERS}
+    kinds: dict[str, Any] = {"number": float, "whole": int, "numbers": NUMBERS, "list": LIST}
     if domain.kind == "flag":
         if default is True:
             name = f"{name}/--no-{name.removeprefix('--')}"
@@ -146,9 +146,12 @@ def _flag(declared: Option, text: str) -> click.Option:
 
 
 class Numbers(click.ParamType[Any]):
-    """One number, or several separated by commas."""
+    """One number, or several separated by commas; `always_list` makes a list of one as well."""
 
     name = "numbers"
+
+    def __init__(self, always_list: bool = False) -> None:
+        self.always_list = always_list
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
@@ -157,10 +160,10 @@ class Numbers(click.ParamType[Any]):
             numbers = [int(part) if part.strip().lstrip("+-").isdigit() else float(part) for part in value.split(",")]
         except ValueError:
             self.fail(f"{value!r} is not a number, or several separated by commas", param, ctx)
-        return numbers if "," in value else numbers[0]
+        return numbers if self.always_list or "," in value else numbers[0]
 
 
-NUMBERS = Numbers()
+NUMBERS, LIST = Numbers(), Numbers(always_list=True)
 
 
 class Derived(click.Command):
