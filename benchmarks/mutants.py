@@ -1860,7 +1860,7 @@ MUTANTS: list[Mutant] = [
     *of(
         "cli/flags.py",
         "cli::test_one_number_serves_all_constraints_and_several_are_one_each",
-        ('numbers if "," in value else numbers[0]', "numbers", "one number becomes a list"),
+        ('if self.always_list or "," in value else numbers[0]', "", "one number becomes a list"),
     ),
 ]
 

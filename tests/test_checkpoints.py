@@ -239,9 +239,9 @@ def test_a_state_of_another_run_is_refused(tmp_path):
     path = tmp_path / "state.npz"
     Checkpoint(path, {"seed": 1, "method": "a"}).save(lambda: {"x": np.arange(3)})
     np.testing.assert_array_equal(Checkpoint(path, {"seed": 1, "method": "a"}).load()["x"], [0, 1, 2])
-    with pytest.raises(ValueError, match="its seed is 1, here it is 2"):
+    with pytest.raises(ValueError, match="another run, with seed = 1 instead of 2"):
         Checkpoint(path, {"seed": 2, "method": "a"}).load()
-    with pytest.raises(ValueError, match="its tol is null"):
+    with pytest.raises(ValueError, match="with tol = null"):
         Checkpoint(path, {"seed": 1, "tol": 0.1}).load()
 
 
@@ -299,7 +299,7 @@ def test_a_run_is_continued_on_the_same_model_only(change, tmp_path):
     ck.solve(model(), "crpo", **settings, resume=True)
     changed = dict(change)
     tol = changed.pop("tol", 1e-6)
-    with pytest.raises(ValueError, match=f"its {'tol' if 'tol' in change else 'model'} is"):
+    with pytest.raises(ValueError, match=f"with {'tol' if 'tol' in change else 'model'} = "):
         ck.solve(model(**changed), "crpo", tol, **settings)
 
 

@@ -108,7 +108,7 @@ def test_growing_steps_are_a_rule_like_any_other():
     ("method", "options", "what"),
     [
         (ck.rules.PMDPD, {}, "the class PMDPD; make an instance"),
-        (3.0, {}, "not a float; a rule has start, propose and observe"),
+        (3.0, {}, "not float; a rule has start, propose and observe"),
         (ck.rules.PMDPD(eta_dual=-1.0), {}, "eta_dual must be positive"),
         (ck.rules.PMDPD(), {"eta_dual": 1.0}, r"belongs to the rule: PMDPD\(eta_dual=...\)"),
         (ck.rules.CRPO(), {"eta_dual": 1.0}, "unknown option 'eta_dual' for method 'crpo'"),

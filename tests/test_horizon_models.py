@@ -329,3 +329,9 @@ def test_what_is_out_of_reach_is_refuted(method, gap):
     result = ck.solve(plain([ck.AtMost(USED, LEAST - gap)]), method)
     assert result.status is ck.Status.INFEASIBLE
     assert 0.0 < result.certificate.infeasibility_margin < 1.1 * gap
+
+
+@pytest.mark.parametrize("horizon", [10**10, 10**30])
+def test_a_horizon_that_no_memory_holds_is_refused(horizon):
+    with pytest.raises(ValueError, match="pairs of state and action, one of each for every stage"):
+        ck.CMDP(np.ones((1, 2, 1)), reward=[[0.0, 1.0]], horizon=horizon)

@@ -332,7 +332,7 @@ def test_a_saved_file_replaces_the_old_one_and_has_ordinary_permissions(tmp_path
 
 def test_names_that_differ_still_differ_after_loading(tmp_path):
     # NumPy drops zeros at the end of a string, so that such a name would come back as another one.
-    with pytest.raises(TypeError, match="name of constraint 0 must be a non-empty string"):
+    with pytest.raises(TypeError, match="name of constraint 1 must be a non-empty string"):
         model(constraints=[ck.AtMost(C, 1.0, name="a\0"), ck.AtMost(C, 1.0, name="a")])
     names = ["a", "a ", " a", "A", "ä", "a\u0308", "a\t", "a\n"]
     model(constraints=[ck.AtMost(C, 1.0, name=name) for name in names]).save(tmp_path / "m.npz")
@@ -801,9 +801,9 @@ REFUSALS = {
     "not a constraint": (
         {"constraints": [ck.AtMost(C, 1.0), (C, 5.0)]},
         TypeError,
-        "constraint 1 is a tuple; use cmdpkit.AtMost, AtLeast, Equal or Between",
+        "constraint 2 is of type tuple; use cmdpkit.AtMost, AtLeast, Equal or Between",
     ),
-    "an array for constraints": ({"constraints": C}, TypeError, "constraint 0 is a ndarray; use cmdpkit.AtMost"),
+    "an array for constraints": ({"constraints": C}, TypeError, "constraint 1 is of type ndarray; use cmdpkit.AtMost"),
     "constraint shape": (at_most(np.ones((2, 3))), "constraint 'power' has shape (2, 3)", FITS),
     "constraint without a name": ({"constraints": [ck.AtMost(np.ones(5), 1.0)]}, "constraint 'constraint 1' has shape"),
     "constraint nan": (
@@ -829,9 +829,9 @@ REFUSALS = {
         "per_step of constraint 'power' must be True or False, not 'no'",
     ),
     "per_step None": (at_most(per_step=None), TypeError, "per_step of constraint 'power' must be True or False"),
-    "name number": (at_most(name=3), TypeError, "the name of constraint 0 must be a non-empty string, not 3"),
-    "name bytes": (at_most(name=b"x"), TypeError, "the name of constraint 0 must be a non-empty string, not b'x'"),
-    "name empty": (at_most(name=""), TypeError, "the name of constraint 0 must be a non-empty string, not ''"),
+    "name number": (at_most(name=3), TypeError, "the name of constraint 1 must be a non-empty string, not 3"),
+    "name bytes": (at_most(name=b"x"), TypeError, "the name of constraint 1 must be a non-empty string, not b'x'"),
+    "name empty": (at_most(name=""), TypeError, "the name of constraint 1 must be a non-empty string, not ''"),
     "names twice": (
         {"constraints": [ck.AtMost(C, 1.0, name=n) for n in ("b", "a", "b", "c", "a")]},
         "constraint names must differ; used more than once: 'a', 'b'",

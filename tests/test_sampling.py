@@ -323,10 +323,10 @@ def test_another_run_is_not_continued(tmp_path):
         ({"inner_steps": 2}, "options"),
     ]
     for change, what in changes:
-        with pytest.raises(ValueError, match=f"another run: its {what}"):
+        with pytest.raises(ValueError, match=f"another run, with {what}"):
             ck.solve(cmdp, **{"sampling": few, "checkpoint": path, **change})
     other = ck.CMDP(np.full((20, 10, 20), 0.05), reward=cmdp.objective, constraints=cmdp.constraints, gamma=0.8)
-    with pytest.raises(ValueError, match="another run: its model"):
+    with pytest.raises(ValueError, match="another run, with model"):
         ck.solve(other, sampling=few, checkpoint=path)
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ValueError, match="not a readable cmdpkit file"):

@@ -56,12 +56,13 @@ REFUSALS = {
     "the class for a model": (call(ck.CMDP), TypeError, "a cmdpkit.CMDP is needed"),
     "method": (call(ONE, "simplex"), ValueError, "unknown method 'simplex'; choose one of "),
     "method in capitals": (call(ONE, "LP"), ValueError, "unknown method 'LP'; choose one of"),
-    "method None": (call(ONE, None), TypeError, "method must be a name or a rule, not a NoneType"),
+    "method None": (call(ONE, None), TypeError, "method must be a name or a rule, not NoneType"),
     "npg with constraints": (
         call(TWO, "npg"),
         ValueError,
         "method 'npg' ignores constraints, but the model has 2; use 'pmd-pd' or 'auto'",
     ),
+    "resume no": (call(checkpoint="run.npz", resume="no"), TypeError, "resume must be True or False, not 'no'"),
     # -- tolerance and budgets
     "tol negative": (call(tol=-1e-6), ValueError, "tol must not be negative, got -1e-06"),
     "tol nan": (call(tol=np.nan), ValueError, "tol must be finite, not nan"),

@@ -211,7 +211,7 @@ def test_another_environment_of_the_same_name_is_not_resumed(tmp_path):
 
     run(0.01, iterations=1)
     assert run(0.01, iterations=2, resume=True).iterations == 2
-    with pytest.raises(ValueError, match="another run: its environment"):
+    with pytest.raises(ValueError, match="another run, with environment"):
         run(0.0, iterations=2, resume=True)
 
 
@@ -270,6 +270,8 @@ def test_another_or_a_damaged_run_is_not_resumed(tmp_path):
     ck.train(ACROBOT, limits=[5, 5], iterations=2, out=folder, **SMALL)
     with pytest.raises(FileExistsError, match="already holds a run"):
         ck.train(ACROBOT, limits=[5, 5], iterations=2, out=folder, resume=False, **SMALL)
+    with pytest.raises(TypeError, match="resume must be True or False, not 'no'"):
+        ck.train(ACROBOT, limits=[5, 5], iterations=2, out=folder, resume="no", **SMALL)
     for change, what in (
         ({"seed": 4}, "seed"),
         ({"method": "crpo"}, "method"),
@@ -277,7 +279,7 @@ def test_another_or_a_damaged_run_is_not_resumed(tmp_path):
         ({"measure": "step"}, "measure"),
         ({"radius": 0.1}, "options"),
     ):
-        with pytest.raises(ValueError, match=f"another run: its {what}"):
+        with pytest.raises(ValueError, match=f"another run, with {what}"):
             ck.train(ACROBOT, **{"limits": [5, 5], "out": folder, "resume": True, **SMALL, **change})
     checkpoint = folder / "checkpoint.safetensors"
     checkpoint.write_bytes(checkpoint.read_bytes()[:-50])

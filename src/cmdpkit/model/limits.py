@@ -223,11 +223,11 @@ def check_limits(constraints: Any) -> tuple[Limit, ...]:
     checked: list[Limit] = []
     for i, constraint in enumerate(constraints):
         if not isinstance(constraint, (AtMost, AtLeast, Equal, Between)):
-            what = f"constraint {i} is a {type(constraint).__name__}"
+            what = f"constraint {i + 1} is of type {type(constraint).__name__}"
             raise TypeError(f"{what}; use cmdpkit.AtMost, AtLeast, Equal or Between")
         name = constraint.name if constraint.name is not None else f"constraint {i + 1}"
         if not isinstance(name, str) or not name or "\0" in name:
-            raise TypeError(f"the name of constraint {i} must be a non-empty string, not {name!r}")
+            raise TypeError(f"the name of constraint {i + 1} must be a non-empty string, not {name!r}")
         if not isinstance(constraint.per_step, (bool, np.bool_)):
             raise TypeError(f"per_step of constraint {name!r} must be True or False, not {constraint.per_step!r}")
         if constraint.stage is not None:

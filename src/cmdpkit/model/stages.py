@@ -24,6 +24,9 @@ from cmdpkit.model.pairs import Pairs
 SPARSE = 0.1
 """An array of transitions with fewer nonzeros than this part is held as a sparse matrix."""
 
+MOST_PAIRS = 2**31
+"""Of all stages together. Their tables alone would take more than a hundred gigabytes."""
+
 
 class Stage(NamedTuple):
     """One stage: its states and pairs among those of all stages, and how they lead to the next."""
@@ -232,6 +235,12 @@ def as_csr(transitions: Any) -> Any:
 
 def over_stages(transitions: Any, pairs: Pairs, initial: StateArray, gamma: float, horizon: int) -> Scaled:
     """The discounted model of sums over `horizon` steps, from one matrix or a tuple of one for each stage."""
+    if horizon * pairs.count > MOST_PAIRS:
+        raise ValueError(
+            f"horizon={horizon} makes {horizon * pairs.count:.2g} pairs of state and action, one of each for every "
+            f"stage, more than the {MOST_PAIRS:.2g} that can be held; for so long a time use average=True or a gamma "
+            "close to 1"
+        )
     given = transitions if isinstance(transitions, tuple) else (transitions,) * horizon
     known = {id(m): _packed(m) for m in given[: horizon - 1]}
     matrices = tuple(known[id(m)] for m in given[: horizon - 1])

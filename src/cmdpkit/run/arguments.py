@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from cmdpkit.certificates.rollouts import averaging
-from cmdpkit.checks import check_count, check_nonnegative
+from cmdpkit.checks import check_count, check_flag, check_nonnegative
 from cmdpkit.model import CMDP, ShardedCMDP, check_model, refuse_averages
 from cmdpkit.options import options_of, validated
 from cmdpkit.rules.registry import names
@@ -108,6 +108,8 @@ def refuse_units(cmdp: CMDP, choice: Choice | None, xi: float | None) -> None:
 
 
 def check_checkpoint(checkpoint: Any, resume: bool | None, method: str, first_order: bool = True) -> None:
+    if resume is not None:
+        check_flag(resume, "resume")
     if not first_order and (checkpoint is not None or resume is not None):
         raise ValueError(f"method {method!r} keeps no checkpoint; only first-order methods do")
     if checkpoint is None:

@@ -69,7 +69,7 @@ class Checkpoint:
         if other:
             name = other[0]
             raise ValueError(
-                f"{self.path} belongs to another run: its {name} is {_short(found.get(name))}, here it is "
+                f"{self.path} belongs to another run, with {name} = {_short(found.get(name))} instead of "
                 f"{_short(self.run[name])}. Use another file, or remove this one to start again"
             )
         return arrays

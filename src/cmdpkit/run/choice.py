@@ -123,7 +123,7 @@ def _entry(method: Any, given: Mapping[str, Any], learner: str) -> Method:
 def _of_instance(rule: Any, given: Mapping[str, Any]) -> Method:
     lacking = [name for name in ("start", "propose", "observe") if not callable(getattr(rule, name, None))]
     if isinstance(rule, type) or lacking:
-        what = f"the class {rule.__name__}" if isinstance(rule, type) else f"a {type(rule).__name__}"
+        what = f"the class {rule.__name__}" if isinstance(rule, type) else type(rule).__name__
         why = (
             "make an instance of it"
             if isinstance(rule, type) and not lacking

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cmdpkit.checks import check_flag
 from cmdpkit.files import PathLike, load_tensors, save_tensors, write_csv, write_json
 from cmdpkit.run.checkpoint import Checkpoint
 from cmdpkit.run.history import OTHER_NAMES, History
@@ -27,6 +28,8 @@ NUMBERS = "numbers in the code of the environment"
 
 def check_run_folder(out: PathLike | None, resume: bool | None, tensorboard: bool) -> Path | None:
     """The folder of a run, which holds one if it is to be resumed, and none if it must be new."""
+    if resume is not None:
+        check_flag(resume, "resume")
     if out is None:
         if resume is not None or tensorboard:
             raise ValueError(f"{'tensorboard' if tensorboard else 'resume'} needs out, the folder of the run")

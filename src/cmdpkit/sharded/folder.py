@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from cmdpkit.checks import check_flag
 from cmdpkit.files import PathLike, write_json
 from cmdpkit.model.sharded import MODEL_FILE
 from cmdpkit.run.checkpoint import Pace
@@ -23,6 +24,8 @@ HEAD = "run.json"
 
 def check_folder(checkpoint: PathLike | None, resume: bool | None) -> Path | None:
     """The folder of a checkpoint, which is made if it does not exist, and holds a run if one is to be resumed."""
+    if resume is not None:
+        check_flag(resume, "resume")
     if checkpoint is None:
         if resume is not None:
             raise ValueError("resume needs checkpoint, the folder of the run")
