@@ -10,6 +10,7 @@ import pytest
 
 import cmdpkit as ck
 from cmdpkit.exact.conflict import Relaxation, rounded_outwards
+from cmdpkit.run import explained
 from models import lp_optimum, random_model
 
 
@@ -189,3 +190,11 @@ def test_what_is_proved_is_shown_where_no_relaxation_was_found():
     assert "inf" not in str(found).replace("INFEASIBLE", "")
     touching = replace(ck.diagnose(cmdp.with_limits(use=2.0)), margin=np.array([-2e-9, 3e-9]))
     assert "with a margin of 0\n" in str(touching)
+
+
+def test_a_limit_that_may_help_is_not_said_to_be_of_no_help(monkeypatch):
+    cmdp = ck.CMDP(np.ones((1, 1, 1)), cost=[[1.0]], constraints=[ck.AtMost([[2.0]], 1.0, name="use")], gamma=0.0)
+    monkeypatch.setattr(explained, "relaxation", lambda *arguments, **settings: Relaxation(1.5, np.inf))
+    message = ck.solve(cmdp).message
+    assert "No single limit helps" not in message
+    assert "cmdpkit.diagnose(model)" in message

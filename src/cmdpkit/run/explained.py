@@ -75,11 +75,13 @@ def with_least_violation(cmdp: CMDP, outcome: Outcome, budget: Budget) -> Outcom
 
 def _remedies(cmdp: CMDP, conflict: Conflict, budget: Budget) -> str:
     """Which single limits would have to be relaxed, and how far."""
-    ways = []
+    ways, undecided = [], False
     for i in conflict.members[:MOST_REMEDIES]:
         found = relaxation(cmdp, i, stop=budget.exhausted)
         if found is not None and np.isfinite(found.attained):
             ways.append(f"{cmdp.names[i]!r} to {rounded_outwards(found, float(cmdp.signs[i]))}")
-    if len(conflict.members) > MOST_REMEDIES or budget.exhausted():
+        elif found is not None:
+            undecided = True  # it may help; how far it must be relaxed was not found
+    if len(conflict.members) > MOST_REMEDIES or budget.exhausted() or (undecided and not ways):
         return DIAGNOSE
     return f"Relax {' or '.join(ways)}." if ways else "No single limit helps: more than one has to be relaxed."
