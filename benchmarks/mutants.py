@@ -1569,6 +1569,7 @@ MUTANTS: list[Mutant] = [
         "episodes",
         ("share = (1.0 - confidence) / mean.size", "share = 1.0 - confidence", "δ is not shared by the quantities"),
         ("[seed, 3, batch]", "[seed, 3]", "every batch repeats the same episodes"),
+        ("    check_gamma(gamma)\n", "", "with gamma above 1 the rest of an episode counts with the wrong sign"),
         ("mean + width + rest[:, 1]", "mean + width", "the upper end forgets what follows the last step"),
         ("table[0] = -table[0, ::-1]", "table[0] = -table[0]", "bounds of the reward are upside down"),
         ("np.minimum(table[:, 0], 0.0)", "table[:, 0]", "episodes that end early leave their bounds"),
@@ -1856,6 +1857,18 @@ MUTANTS: list[Mutant] = [
         "training::test_train_and_evaluate_on_the_command_line",
         ("DONE if proof.satisfied else LIMIT_REACHED", "DONE", "an unsafe policy ends like success"),
         ('else ("steps", "gamma")', 'else ("gamma",)', "episodes are judged over other steps than trained"),
+    ),
+    *of(
+        "rules/checked.py",
+        "driver::test_what_an_own_rule_returns_is_checked",
+        ("if not np.isfinite(numbers).all():", "if False:", "weights of NaN make a policy of NaN"),
+        ("if numbers.shape != shape:", "if False:", "weights of another shape reach the learner"),
+    ),
+    *of(
+        "model/reading.py",
+        "ways_in::test_both_readers_of_csv_files_agree",
+        ('r"\\s*(0|-?[1-9][0-9]{0,17})\\s*"', 'r"\\s*[+-]?[0-9]{1,18}\\s*"', "the labels 01 and 1 are one state"),
+        ("(unusual or frame[n]", "(frame[n]", "the labels 01 and 1 are one state in large files"),
     ),
     *of(
         "cli/flags.py",
