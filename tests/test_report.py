@@ -224,6 +224,8 @@ def test_bad_arguments_are_refused_before_anything_is_written(tmp_path):
         result.report(path, certificates=[None])
     with pytest.raises(FileNotFoundError, match="does not exist"):
         result.report(tmp_path / "missing" / "report.html")
+    with pytest.raises(ValueError, match=r"a report is an HTML file, and .*report\.pdf is not named like one"):
+        result.report(tmp_path / "report.pdf")
     with pytest.raises(ValueError, match="axes must"):
         result.report(path, axes={"x": 3, "y": 3}, frontiers=False)
     assert not list(tmp_path.iterdir())

@@ -6,6 +6,7 @@ import platform
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from cmdpkit import __version__
@@ -59,6 +60,8 @@ def write_report(
     """
     check_plotly()
     check_folder(path)
+    if Path(path).suffix.lower() not in ("", ".html", ".htm"):
+        raise ValueError(f"a report is an HTML file, and {path} is not named like one; a browser prints it to PDF")
     check_nonnegative(time_limit, "time_limit")
     found: list[Any] = [results] if isinstance(results, (Result, TrainingResult)) else _listed(results)
     proofs = _proofs(certificates, found)
