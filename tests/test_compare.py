@@ -223,7 +223,7 @@ def test_a_run_that_has_ended_counts_with_its_last_value():
         ({"seeds": [1, 1]}, ValueError, "different numbers"),
         ({"methods": []}, ValueError, "methods is empty"),
         ({"methods": ["crpo", "crpo"]}, ValueError, "twice"),
-        ({"methods": ["nonsense"]}, ValueError, "unknown method 'nonsense'"),
+        ({"methods": ["nonsense"]}, ValueError, "'nonsense'; choose one of auto, .*, columns, lp"),
         ({"methods": [("crpo", {"eta_dual": 1.0})]}, ValueError, "unknown option 'eta_dual'"),
         ({"methods": ["auto"], "by": "evaluations"}, ValueError, "not counted"),
         ({"methods": ["lp"], "sampling": ck.Sampling()}, ValueError, "needs a model"),

@@ -268,7 +268,9 @@ def test_tables_files_and_plots(tmp_path):
     assert [float(row["objective"]) for row in rows[1:]] == pytest.approx([2.0, 0.5])
     assert rows[0]["objective"] == ""
     assert "infeasible" in curve.table()
-    assert json.loads(json.dumps(curve.to_dict()))["points"][1]["price"] == pytest.approx(2.0)
+    plain = json.loads(json.dumps(curve.to_dict()))
+    assert plain["points"][1]["price"] == pytest.approx(2.0)
+    assert isinstance(plain["solves"], int)
     ck.frontier(kinked(), "usage").plot(tmp_path / "curve.png")
     surface = ck.frontier(random_model(4, constraints=3), ("c0", "c1"), points=3)
     surface.plot(tmp_path / "surface.png")

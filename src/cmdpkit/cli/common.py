@@ -208,8 +208,9 @@ def _find_model(name: str, parameters: tuple[str, ...]) -> CMDP:
 
     if name in CATALOGUE and not Path(name).is_file():
         return built_in(name, parameters)
-    if not Path(name).exists():
-        raise FileNotFoundError(f"no such file: {name}; it is not a built-in problem either ({', '.join(CATALOGUE)})")
+    if not name or not Path(name).exists():
+        known = ", ".join(CATALOGUE)
+        raise FileNotFoundError(f"no such file: {name or '(no name)'}; it is not a built-in problem either ({known})")
     if Path(name).is_dir():
         raise ValueError(f"{name} is a folder; models in blocks can only be solved, by 'cmdpkit solve {name}'")
     if parameters:

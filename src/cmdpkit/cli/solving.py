@@ -161,7 +161,7 @@ def _in_blocks(model: str) -> bool:
     from cmdpkit.model.sharded import MODEL_FILE
     from cmdpkit.problems import CATALOGUE
 
-    return Path(model).is_dir() and (model not in CATALOGUE or Path(model, MODEL_FILE).exists())
+    return bool(model) and Path(model).is_dir() and (model not in CATALOGUE or Path(model, MODEL_FILE).exists())
 
 
 def _check_blocks(model: str, flags: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from cmdpkit.cluster import check_cluster, distributed, in_order, using
 from cmdpkit.insight.league import BY, Comparison, Run
 from cmdpkit.insight.trials import ModelTrial, is_random, trial
 from cmdpkit.model import CMDP
-from cmdpkit.run.arguments import EXACT, ZERO
+from cmdpkit.run.arguments import EXACT, ZERO, check_name
 from cmdpkit.run.choice import choose
 from cmdpkit.run.status import Status
 from cmdpkit.settings import NeuralSettings, Sampling, TabularSettings
@@ -393,6 +393,8 @@ def check_method(
         if learner != "exact":
             raise ValueError(f"method {method!r} needs a model, and does not learn on {name}")
         return
+    if learner == "exact":
+        check_name(method)
     facade = train if learner == "neural" else solve
     own = {key: value for key, value in options.items() if key not in inspect.signature(facade).parameters}
     choose(method, own, learner, NeuralSettings if learner == "neural" else TabularSettings, constraints)

@@ -208,8 +208,8 @@ def _upper(found: Frontier | Surface, offsets: Array) -> Upper:
 
 
 def _summary(found: Frontier | Surface) -> dict[str, Any]:
-    names = ("complete", "tol", "gap", "violation", "solves", "time")
-    return {name: finite(value) if (value := getattr(found, name)) is not True else True for name in names}
+    numbers = {name: finite(getattr(found, name)) for name in ("tol", "gap", "violation", "time")}
+    return {"complete": found.complete, "solves": found.solves, **numbers}
 
 
 def _write_csv(path: PathLike, rows: list[dict[str, Any]]) -> None:

@@ -71,15 +71,20 @@ def with_start_options(start: Start, method: Any, sampled: bool, options: dict[s
     return options | start.options(takes_multipliers(entry))
 
 
+def check_name(method: Any) -> None:
+    """Refuse a name that no method for models has."""
+    known = [*EXACT[:1], *names("exact"), ZERO, *EXACT[1:]]
+    if isinstance(method, str) and method not in known:
+        raise ValueError(f"unknown method {method!r}; choose one of {', '.join(known)}, or pass a rule")
+
+
 def exact_choice(cmdp: CMDP, method: Any, options: dict[str, Any]) -> tuple[Choice | None, float | None]:
     """The first-order method with its options (None for exact methods), and the margin given for pmd-pd-zero."""
     if isinstance(method, str) and method in EXACT:
         if options:
             raise ValueError(f"unknown option {next(iter(options))!r} for method {method!r}; it takes none{GENERAL}")
         return None, None
-    if isinstance(method, str) and method != ZERO and method not in names("exact"):
-        known = [*EXACT[:1], *names("exact"), ZERO, *EXACT[1:]]
-        raise ValueError(f"unknown method {method!r}; choose one of {', '.join(known)}, or pass a rule")
+    check_name(method)
     own = options_of(ZeroSettings) if method == ZERO else {}
     rest = {name: value for name, value in options.items() if name not in own}
     name = "pmd-pd" if method == ZERO else method
