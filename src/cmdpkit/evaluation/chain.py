@@ -114,14 +114,27 @@ def band_of(cmdp: Any, probabilities: Any, chain: Any = None) -> Array:
         given = (*parts(cmdp.transitions), probabilities.ravel(), cmdp.gamma, down, across, width, band.reshape(-1))
         in_blocks(partial(chain_kernels.fill_band, cmdp.pairs.heads, *given), cmdp.states, cmdp.transitions.nnz)
         return band
-    matrix, owner = (chain, np.arange(cmdp.states)) if chain is not None else (cmdp.transitions, cmdp.pairs.state)
-    entries = np.diff(matrix.indptr)
-    data = matrix.data if chain is not None else matrix.data * np.repeat(probabilities.ravel(), entries)
+    if chain is not None:
+        owner, counts, indices, data = np.arange(cmdp.states), np.diff(chain.indptr), chain.indices, chain.data
+    else:
+        weights, matrix = probabilities.ravel(), cmdp.transitions
+        taken = np.flatnonzero(weights)
+        entries, counts = _entries(matrix, taken)
+        owner, indices = cmdp.pairs.of(taken)[0], matrix.indices.take(entries)
+        data = matrix.data.take(entries) * np.repeat(weights[taken], counts)
     # Entries of the same place, of several actions or twice in a chain, are added up
-    places = matrix.indices * np.int64(across) + np.repeat(owner * np.int64(down) + width, entries)
+    places = indices * np.int64(across) + np.repeat(owner * np.int64(down) + width, counts)
     band = np.bincount(places, -cmdp.gamma * data, shape[0] * shape[1]).astype(float, copy=False)
     band[width :: shape[1]] += 1.0
     return band.reshape(shape)
+
+
+def _entries(matrix: Any, rows: Any) -> tuple[Any, Any]:
+    """Where the entries of some rows of a CSR matrix are, one row after the other, and how many there are in each."""
+    starts = matrix.indptr[rows]
+    counts = matrix.indptr[rows + 1] - starts
+    ends = np.cumsum(counts)
+    return np.repeat(starts - ends + counts, counts) + np.arange(ends[-1] if ends.size else 0), counts
 
 
 def separator_width(chain: Any) -> int:
