@@ -347,6 +347,8 @@ MUTANTS: list[Mutant] = [
         "exact/errors.py",
         "frontier",
         ("1.01 * local * horizon + ", "1.01 * local + ", "errors of one step only"),
+        ("state_values + visits @ change", "state_values", "a policy beside another has its sums"),
+        ("off * (size.max(axis=0) + rounding)", "0.0", "errors of visits do not count"),
     ),
     *of(
         "cluster/pool.py",

@@ -186,6 +186,13 @@ class PolicySystem:
             return self._by_krylov().solve_transposed(self.cmdp.initial)
         return self._direct()[1](self.cmdp.initial)
 
+    def flow(self, visits: Array) -> Array:
+        """P_πᵀ x."""
+        if self._probabilities is None:
+            return np.asarray(self.chain.T @ visits)
+        entered = self._probabilities * self.cmdp.pairs.over(visits)
+        return np.asarray(self.cmdp.transitions.T @ entered.ravel())
+
     @property
     def _compiled(self) -> bool:
         return is_compiled(self.cmdp.transitions)

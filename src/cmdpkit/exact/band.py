@@ -25,7 +25,14 @@ from cmdpkit.exact.columns import ColumnSearch, Cut
 from cmdpkit.exact.errors import sum_errors
 from cmdpkit.exact.master import Mixture, Program, best_mixture
 from cmdpkit.exact.mdp import Stop, never
-from cmdpkit.exact.nearby import Anchor, anchor_of, close_beside, moved, view_excess
+from cmdpkit.exact.nearby import (
+    Anchor,
+    anchor_bytes,
+    anchor_of,
+    close_beside,
+    moved,
+    view_excess,
+)
 from cmdpkit.exact.pivots import Walk, is_pivotable
 from cmdpkit.exact.search import steps
 from cmdpkit.exact.slater import least_miss
@@ -223,8 +230,7 @@ class Band:
             if closed or search.stuck or search.farkas is not None or self.stop():
                 break
         self._keep(search, known)
-        each = 8 * self.cmdp.states * (2 * self.cmdp.num_constraints + 4)
-        self.anchors = [*self.anchors, anchor_of(search)][-max(1, ANCHOR_BYTES // each) :]
+        self.anchors = [*self.anchors, anchor_of(search)][-max(1, ANCHOR_BYTES // anchor_bytes(self.cmdp)) :]
         if near:
             return False  # it is looked at again when its neighbours are known
         self.step_inside(offsets)

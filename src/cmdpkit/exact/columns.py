@@ -85,10 +85,18 @@ class ColumnSearch:
         self.master: Program | None = None  # to continue from when columns have been added
         self.excess = np.inf  # by which the columns miss the limits at least, scaled
 
-    def add(self, policy: Any, values: Array, state_values: Array | None = None, **known: Any) -> bool:
+    def add(
+        self,
+        policy: Any,
+        values: Array,
+        state_values: Array | None = None,
+        errors: Array | None = None,
+        **known: Any,
+    ) -> bool:
         """Take a policy as a column, unless it is there, or one with the same values.
 
-        What else is known of it (its chain, costs or probabilities) need not be found again to bound its errors.
+        What else is known of it (its chain, costs or probabilities) need not be found again to bound its errors, if
+        these are not known either.
         """
         if not np.isfinite(values).all():
             return False
@@ -100,7 +108,9 @@ class ColumnSearch:
                 return False
         self.columns.append(policy)
         self.values.append(values)
-        if self.rigorous:
+        if self.rigorous and errors is not None:
+            self.errors.append(errors)
+        elif self.rigorous:
             assert state_values is not None
             if isinstance(policy, np.ndarray):
                 known["choice"] = policy

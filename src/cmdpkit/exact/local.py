@@ -82,6 +82,7 @@ class Viewpoint(NamedTuple):
     state_values: Array  # (S, m + 1)
     visits: Array  # (S,)
     values: Array  # (m + 1,) V_0..V_m from the start
+    table: Array | None = None  # (N, m + 1) its advantages, if they are known
 
 
 class Summit(NamedTuple):
@@ -106,7 +107,7 @@ class LocalDual:
 
     def __init__(self, cmdp: CMDP, view: Viewpoint, scales: Array) -> None:
         self.cmdp, self.view, self.scales = cmdp, view, scales
-        self.table = advantages(cmdp, view.state_values)
+        self.table = advantages(cmdp, view.state_values) if view.table is None else view.table
         self.seen: list[Any] = []  # choices of the greedy policies
         self.values = [view.values / scales]  # of the viewpoint itself and of each greedy policy
         self.plain = PLAIN if is_compiled(cmdp.transitions) else SMALL_PLAIN

@@ -14,11 +14,15 @@ from cmdpkit.checks import Array
 from cmdpkit.exact.columns import ColumnSearch
 from cmdpkit.exact.local import BESIDE, Blend, LocalDual, Viewpoint, outlook
 from cmdpkit.exact.newton import FIRST_CAP, NEARLY
-from cmdpkit.exact.viewpoints import blend_values, evaluate_blend
+from cmdpkit.exact.viewpoints import add_beside, evaluate_blend
 from cmdpkit.model import CMDP
 
 SHARPEST, PRICE_CAPS = 1e-9, 8
 """How exactly the local problem of a policy is solved that may be the best one, and how often its cap is raised."""
+
+
+TABLE_BYTES = 4_000_000
+"""Larger tables of advantages are not kept for later searches, but computed again."""
 
 
 class Anchor(NamedTuple):
@@ -32,7 +36,15 @@ class Anchor(NamedTuple):
 
 def anchor_of(search: ColumnSearch) -> Anchor:
     """Where the search stands, to continue from later."""
-    return Anchor(search.cmdp.offsets, search.view, search.oracle.choice, search.oracle.state_values)
+    view = search.view
+    if view is not None and view.table is not None and view.table.nbytes > TABLE_BYTES:
+        view = view._replace(table=None)
+    return Anchor(search.cmdp.offsets, view, search.oracle.choice, search.oracle.state_values)
+
+
+def anchor_bytes(cmdp: CMDP) -> int:
+    """What an anchor takes at most, about."""
+    return 8 * cmdp.states * (2 * cmdp.num_rows + 4) + min(TABLE_BYTES, 8 * cmdp.pairs.count * (cmdp.num_rows + 1))
 
 
 def moved(search: ColumnSearch, cmdp: CMDP, sums: list[Array], anchor: Anchor | None = None) -> ColumnSearch:
@@ -85,6 +97,6 @@ def close_beside(search: ColumnSearch) -> None:
     for direction in (np.zeros_like(prices), *np.diag(np.sign(view.values[1:]))):
         local.look(prices * (1.0 + BESIDE * direction))
     cap = max(FIRST_CAP, 2.0 * float(prices.max()))
-    blend, _ = local.blend(np.zeros_like(prices), cap, NEARLY * search.goal / float(search.scales[0]))
-    _, state_values, known = blend_values(search, blend, view.state_values)
-    search.add(blend, search.cmdp.initial @ state_values - np.append(0.0, search.cmdp.offsets), state_values, **known)
+    goal = search.goal / float(search.scales[0])
+    blend, _ = local.blend(np.zeros_like(prices), cap, NEARLY * goal)
+    add_beside(search, view, local.table, blend)

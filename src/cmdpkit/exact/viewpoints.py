@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from cmdpkit.checks import Array
+from cmdpkit.checks import Array, PairTable
+from cmdpkit.evaluation.backup import advantages
 from cmdpkit.evaluation.gains import policy_system
 from cmdpkit.evaluation.system import PolicySystem
 from cmdpkit.exact.columns import ColumnSearch
+from cmdpkit.exact.errors import policy_slack, sums_beside
 from cmdpkit.exact.local import Blend, Viewpoint
 
 VISITS_ACCURACY, OF_MANY = 1e-4, 1e-3
@@ -33,23 +33,46 @@ def oracle_view(search: ColumnSearch) -> Viewpoint:
 def evaluate_blend(search: ColumnSearch, blend: Blend) -> Viewpoint:
     """Take a randomised policy as a column; also the centre of the next local model."""
     search.factors = None
-    system, state_values, known = blend_values(search, blend, search.nearest())
+    system, state_values, pi = _blend_values(search, blend, search.nearest())
     view = _viewpoint(search, blend, system, state_values)
     if search.goal and search.plan.has_factors and search.cmdp.criterion != "average":
         search.factors = system
-    if search.add(blend, view.values, state_values, **known):
+    if search.add(blend, view.values, state_values, pi=pi, table=view.table):
         search.keep(view.visits)
     return view
 
 
-def blend_values(search: ColumnSearch, blend: Blend, near: Array | None) -> tuple[PolicySystem, Array, dict[str, Any]]:
-    """The linear system of a blend, its values (S, m + 1) from a guess, and what else `add` wants to know of it."""
+def add_beside(search: ColumnSearch, view: Viewpoint, table: Array, blend: Blend) -> None:
+    """Take a policy near a viewpoint with this table of advantages as a column, but not as a viewpoint.
+
+    Of its values only the sums from the start are needed, which its visits tell: one linear system instead of m + 1.
+    They need be no more exact than the policy is near. For averages there is no bound on what is wrong with them.
+    """
+    cmdp = search.cmdp
+    limits = np.append(0.0, cmdp.offsets)
+    if cmdp.criterion == "average":
+        _, state_values, pi = _blend_values(search, blend, view.state_values)
+        search.add(blend, cmdp.initial @ state_values - limits, state_values, pi=pi)
+        return
+    pi = blend.probabilities(cmdp.pairs)
+    system, change = policy_system(cmdp, pi, plan=search.plan), cmdp.pairs.expect(pi, table.T)
+    # |error of V_i| ≤ |x − x̂| · max |δ_i|, and |x| = 1 / (1 − γ) in the 1-norm
+    allowed = SHARPER * search.oracle.accuracy / np.maximum(np.abs(change).max(axis=0), 1e-300)
+    visits = system.state_occupancy(view.visits, accuracy=float(allowed.min()) * (1.0 - cmdp.gamma))
+    sums, errors = sums_beside(cmdp, view.state_values, change, visits, system.flow(visits), policy_slack(cmdp, pi))
+    search.add(blend, sums - limits, errors=errors)
+
+
+def _blend_values(
+    search: ColumnSearch, blend: Blend, near: Array | None
+) -> tuple[PolicySystem, Array, PairTable | None]:
+    """The linear system of a blend, its values (S, m + 1) from a guess, and its probabilities if errors are bounded."""
     pi = blend.probabilities(search.cmdp.pairs)
     system, costs = search.system_of(pi)
-    known = {"chain": system.chain, "cost": costs, "pi": pi if search.rigorous else None}
+    kept = pi if search.rigorous else None
     del pi  # of a large model, before it is solved
     accuracy = search.oracle.accuracy * (SHARPER if search.rigorous else 1.0)
-    return system, system.state_values(costs, near, accuracy), known
+    return system, system.state_values(costs, near, accuracy), kept
 
 
 def _viewpoint(search: ColumnSearch, policy: Blend, system: PolicySystem, state_values: Array) -> Viewpoint:
@@ -58,4 +81,6 @@ def _viewpoint(search: ColumnSearch, policy: Blend, system: PolicySystem, state_
     search.visits = system.state_occupancy(search.visits, accuracy=accuracy)
     values = search.cmdp.initial @ state_values
     values[1:] -= search.cmdp.offsets
-    return Viewpoint(policy, state_values, search.visits, values)
+    # The advantages also tell the errors of the values
+    table = advantages(search.cmdp, state_values) if search.rigorous else None
+    return Viewpoint(policy, state_values, search.visits, values, table)
