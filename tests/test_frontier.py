@@ -459,9 +459,9 @@ def test_a_limit_is_closed_beside_a_blend(monkeypatch):
     """A blend that is optimal for limits nearby has one beside it that is optimal for these, without a question."""
     before, after = [], []
 
-    def watched(search):
+    def watched(search, room=0.0):
         view, known, calls = search.view, len(search.values), search.oracle_calls
-        close_beside(search)
+        close_beside(search, room)
         assert search.oracle_calls == calls
         if len(search.values) > known:
             lagrangian = search.values[-1][0] + search.multipliers @ search.values[-1][1:]
@@ -474,6 +474,20 @@ def test_a_limit_is_closed_beside_a_blend(monkeypatch):
     assert ck.frontier(cmdp, "cost 1", np.linspace(5.0, 8.0, 12)).complete
     assert len(after) >= 4
     assert np.max(after) < 0.2 * np.max(before)
+
+
+def test_a_policy_inside_the_limits_is_found_beside_one_that_misses_them(monkeypatch):
+    """Near its tightest limit the columns of two queues meet the other limit only to `tol`, until one keeps away."""
+    monkeypatch.setattr("cmdpkit.exact.band.STEEPER", ())  # no higher prices
+    cmdp = ck.problems.two_queues(capacity=14, arrivals=(0.45, 0.35), gamma=0.999)
+    ends = ck.frontier(cmdp, "power", tol=0.05).limits[[0, -1]]
+    curve = ck.frontier(cmdp, "power", np.linspace(*ends, 22)[1:-1])
+    assert curve.complete
+    assert curve.violation == 0.0
+    usage = ck.evaluate(cmdp, curve.policy(curve.limits[0])).constraint_values
+    assert (usage < [curve.limits[0], cmdp.limits[1]]).all()
+    monkeypatch.setattr("cmdpkit.exact.band.INWARD", 0.0)
+    assert ck.frontier(cmdp, "power", curve.limits).violation > 0.0
 
 
 def shown(found, width):

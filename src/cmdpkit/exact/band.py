@@ -26,6 +26,7 @@ from cmdpkit.exact.errors import sum_errors
 from cmdpkit.exact.master import Mixture, Program, best_mixture
 from cmdpkit.exact.mdp import Stop, never
 from cmdpkit.exact.nearby import (
+    LEAST_PRICE,
     Anchor,
     anchor_bytes,
     anchor_of,
@@ -57,8 +58,9 @@ SETTLED = 1e-3
 CLOSED = 0.8
 """A search ends when its bounds are within this part of what they may be apart: the band's count all errors as well."""
 
-STEEPER, LEAST_PRICE = (0.25, 1.0, 8.0, 64.0), 0.01
-"""Where no policy is inside the limits, prices rise by these factors; no price counts as less than this (scaled)."""
+STEEPER, INWARD = (0.25, 1.0, 8.0, 64.0), 0.25
+"""Where no policy is inside the limits, one beside those that nearly are may be, for this part of the distance that the
+bounds may have. If not, prices rise by these factors."""
 
 ENOUGH = 0.2
 """The accuracy asked of the oracle, as a part of the distance that the bounds may have."""
@@ -291,14 +293,17 @@ class Band:
             search.enough, search.goal = ENOUGH * distance, CLOSED * distance
 
     def step_inside(self, offsets: Array) -> None:
-        """Where no mixture is strictly inside the limits, ask at higher prices for policies that are.
+        """Where no mixture is strictly inside the limits, look beside the last policy, then ask at higher prices.
 
         First all prices rise, then only those of the limits that vary: policies that are far inside the others may be
         outside these.
         """
-        if self._is_strict(offsets) or self._sought:
+        if self._is_strict(offsets) or self._sought or self.refutation(offsets)[0] > 0.0:
             return
         search = self.search = self._at(offsets)
+        self._aim(search, search.bound, 1.0)
+        close_beside(search, INWARD)
+        self._keep(search, len(search.cuts))
         for rising in (slice(None), self.axes):
             for factor in STEEPER:
                 if self._is_strict(offsets) or self.refutation(offsets)[0] > 0.0 or self.stop():

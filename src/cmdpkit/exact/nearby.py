@@ -24,6 +24,9 @@ SHARPEST, PRICE_CAPS = 1e-9, 8
 TABLE_BYTES = 4_000_000
 """Larger tables of advantages are not kept for later searches, but computed again."""
 
+LEAST_PRICE = 0.01
+"""No price counts as less than this (scaled), where limits are to be met with room."""
+
 
 class Anchor(NamedTuple):
     """Where a search stood: its last blend, and the oracle's last policy with its values."""
@@ -84,8 +87,10 @@ def view_excess(search: ColumnSearch) -> float:
     return float(search.view.values[0] + search.multipliers @ search.view.values[1:]) - search.bound
 
 
-def close_beside(search: ColumnSearch) -> None:
+def close_beside(search: ColumnSearch, room: float = 0.0) -> None:
     """Where the last blend is nearly optimal, but for other limits, add one beside it that meets these.
+
+    With `room` it stays inside the limits, at the price of this part of the goal.
 
     The prices are known: nothing is asked, and the local model is needed only in the directions in which limits are
     missed. The new column is no viewpoint, so that its visits are not needed either.
@@ -98,5 +103,6 @@ def close_beside(search: ColumnSearch) -> None:
         local.look(prices * (1.0 + BESIDE * direction))
     cap = max(FIRST_CAP, 2.0 * float(prices.max()))
     goal = search.goal / float(search.scales[0])
-    blend, _ = local.blend(np.zeros_like(prices), cap, NEARLY * goal)
+    inside = room * goal / prices.size / np.maximum(prices, LEAST_PRICE)
+    blend, _ = local.blend(-inside, cap, NEARLY * goal)
     add_beside(search, view, local.table, blend)
