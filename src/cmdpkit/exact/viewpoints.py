@@ -16,8 +16,9 @@ VISITS_ACCURACY, OF_MANY = 1e-4, 1e-3
 """State visits of a viewpoint, relative, and those of a large model whose chains mix: no more steps are taken then."""
 
 
-SHARPER = 0.1
-"""Columns of a rigorous search are evaluated to this part of what others are: their errors count at steep prices."""
+SHARPER, IN_STATES = 0.1, 10.0
+"""The sums of a column of a rigorous search are found to this part of what others are: their errors count at steep
+prices. Values in all states need not be so exact where visits correct what is wrong with them at the start."""
 
 
 def oracle_view(search: ColumnSearch) -> Viewpoint:
@@ -37,7 +38,12 @@ def evaluate_blend(search: ColumnSearch, blend: Blend) -> Viewpoint:
     view = _viewpoint(search, blend, system, state_values)
     if search.goal and search.plan.has_factors and search.cmdp.criterion != "average":
         search.factors = system
-    if search.add(blend, view.values, state_values, pi=pi, table=view.table):
+    if _corrects(search):
+        assert pi is not None
+        assert view.table is not None
+        change = search.cmdp.pairs.expect(pi, view.table.T)
+        _add_corrected(search, blend, state_values, change, view.visits, system, pi)
+    elif search.add(blend, view.values, state_values, pi=pi, table=view.table):
         search.keep(view.visits)
     return view
 
@@ -49,18 +55,36 @@ def add_beside(search: ColumnSearch, view: Viewpoint, table: Array, blend: Blend
     They need be no more exact than the policy is near. For averages there is no bound on what is wrong with them.
     """
     cmdp = search.cmdp
-    limits = np.append(0.0, cmdp.offsets)
     if cmdp.criterion == "average":
         _, state_values, pi = _blend_values(search, blend, view.state_values)
-        search.add(blend, cmdp.initial @ state_values - limits, state_values, pi=pi)
+        search.add(blend, cmdp.initial @ state_values - np.append(0.0, cmdp.offsets), state_values, pi=pi)
         return
     pi = blend.probabilities(cmdp.pairs)
     system, change = policy_system(cmdp, pi, plan=search.plan), cmdp.pairs.expect(pi, table.T)
     # |error of V_i| ≤ |x − x̂| · max |δ_i|, and |x| = 1 / (1 − γ) in the 1-norm
     allowed = SHARPER * search.oracle.accuracy / np.maximum(np.abs(change).max(axis=0), 1e-300)
     visits = system.state_occupancy(view.visits, accuracy=float(allowed.min()) * (1.0 - cmdp.gamma))
-    sums, errors = sums_beside(cmdp, view.state_values, change, visits, system.flow(visits), policy_slack(cmdp, pi))
-    search.add(blend, sums - limits, errors=errors)
+    _add_corrected(search, blend, view.state_values, change, visits, system, pi)
+
+
+def _corrects(search: ColumnSearch) -> bool:
+    """Whether a column's sums are corrected by its visits: where neither values nor visits are exact."""
+    return search.rigorous and not search.plan.is_direct and search.cmdp.criterion != "average"
+
+
+def _add_corrected(
+    search: ColumnSearch,
+    blend: Blend,
+    state_values: Array,
+    change: Array,
+    visits: Array,
+    system: PolicySystem,
+    pi: PairTable,
+) -> None:
+    """Take a column with the sums of `sums_beside`."""
+    cmdp = search.cmdp
+    sums, errors = sums_beside(cmdp, state_values, change, visits, system.flow(visits), policy_slack(cmdp, pi))
+    search.add(blend, sums - np.append(0.0, cmdp.offsets), errors=errors)
 
 
 def _blend_values(
@@ -71,7 +95,7 @@ def _blend_values(
     system, costs = search.system_of(pi)
     kept = pi if search.rigorous else None
     del pi  # of a large model, before it is solved
-    accuracy = search.oracle.accuracy * (SHARPER if search.rigorous else 1.0)
+    accuracy = search.oracle.accuracy * (IN_STATES if _corrects(search) else SHARPER if search.rigorous else 1.0)
     return system, system.state_values(costs, near, accuracy), kept
 
 
