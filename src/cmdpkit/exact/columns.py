@@ -84,6 +84,7 @@ class ColumnSearch:
         self.kept: dict[int, Array] = {}  # state visits of columns that would have to be factorised again
         self.master: Program | None = None  # to continue from when columns have been added
         self.excess = np.inf  # by which the columns miss the limits at least, scaled
+        self._table = np.zeros((0, cmdp.num_rows + 1))
 
     def add(
         self,
@@ -100,7 +101,7 @@ class ColumnSearch:
         """
         if not np.isfinite(values).all():
             return False
-        if self.values and (np.abs(np.array(self.values) - values) <= 1e-13 * self.scales).all(axis=1).any():
+        if (np.abs(self.table - values) <= 1e-13 * self.scales).all(axis=1).any():
             return False
         if isinstance(policy, np.ndarray):
             policy = policy.astype(np.min_scalar_type(self.cmdp.actions))
@@ -118,6 +119,13 @@ class ColumnSearch:
                 known["pi"] = self.probabilities(policy)
             self.errors.append(sum_errors(self.cmdp, state_values, **known))
         return True
+
+    @property
+    def table(self) -> Array:
+        """(n, m + 1) the values of all columns."""
+        if len(self._table) < len(self.values):
+            self._table = np.vstack([self._table, *self.values[len(self._table) :]])
+        return self._table
 
     def ask(self, weights: Array, **ends: Any) -> Minimum:
         """The oracle: min_π w·V(π), warm-started from its last answer."""
@@ -212,21 +220,21 @@ class ColumnSearch:
         if mixture.excess > 1e-12:
             return False
         self.mixture = mixture._replace(prices=mixture.prices * self.units)
-        self.upper = float(np.array(self.values)[:, 0] @ mixture.weights)
+        self.upper = float(self.table[:, 0] @ mixture.weights)
         return True
 
     def _best_mixture(self) -> Mixture:
         if not self.goal or self.cmdp.num_rows <= 1:  # without a goal digits matter more: from the best column
-            table = np.array(self.values).T / self.scales[:, None]
+            table = self.table.T / self.scales[:, None]
             return best_mixture(table[0], table[1:], self.relaxation, opposites=self.cmdp.opposites)
         if self.master is None:
-            self.master = Program(np.array(self.values) / self.scales, self.relaxation, exact=True)
+            self.master = Program(self.table / self.scales, self.relaxation, exact=True)
         for values in self.values[self.master.count :]:
             self.master.add(values / self.scales)
         return self.master.mixture(self.cmdp.opposites)
 
     def scaled_rows(self) -> Array:
-        return np.array(self.values).T[1:] / self.scales[1:, None]
+        return self.table.T[1:] / self.scales[1:, None]
 
     def probabilities(self, column: Any) -> PairTable:
         """π(a|s) of a column."""

@@ -64,7 +64,7 @@ def meet(search: ColumnSearch, bound: float) -> None:
     Where prices are steep, a bound loses a multiple of the rounding error that they weigh. A mixture of the best
     within the limits and the best within half of `tol` beyond them has any objective in between.
     """
-    table = np.array(search.values).T / search.scales[:, None]
+    table = search.table.T / search.scales[:, None]
     loose = 0.5 * search.tol * search.cmdp.fine_scales[1:] / search.scales[1:]
     strict, relaxed = (best_mixture(table[0], table[1:], limits) for limits in (np.zeros(loose.size), loose))
     high, low = (float(table[0] @ mixture.weights) for mixture in (strict, relaxed))

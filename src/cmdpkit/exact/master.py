@@ -231,10 +231,11 @@ class Program:
         return table.tolist() if k <= LISTS else table
 
     def _accept(self, system: Array, basis: list[int], table: Any) -> bool:
-        """Keep a tableau, if its solution is one."""
+        """Keep a tableau, if its solution is one; that of updates need not be exact."""
         x = [row[-1] for row in table[:-1]]
-        missed = system[:-1, basis] @ x - self._right
-        if not (min(x) >= -1e-9 and max(map(abs, missed.tolist())) <= 1e-9):
+        if not min(x) >= -1e-9:
+            return False
+        if self.exact and not max(map(abs, (system[:-1, basis] @ x - self._right).tolist())) <= 1e-9:
             return False
         self._basis, self._table, self._priced = basis, table, system.shape[1]
         return True

@@ -71,7 +71,7 @@ def begin_at(search: ColumnSearch, blend: Blend) -> Array:
     """Take a policy as the first column and viewpoint; returns the multipliers that are best near it."""
     search.view = view = evaluate_blend(search, blend)
     search.price()
-    local, cuts = LocalDual(search.cmdp, view, search.scales), np.array(search.values) / search.scales
+    local, cuts = LocalDual(search.cmdp, view, search.scales), search.table / search.scales
     value, prices = float(cuts[0, 0]), np.zeros(search.cmdp.num_rows)
     for cap in 8.0 ** np.arange(PRICE_CAPS):
         prices = outlook(local, cuts, prices, value - SHARPEST, value, float(cap), 0.0).prices

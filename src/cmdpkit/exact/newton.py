@@ -111,7 +111,7 @@ def _outlook(search: ColumnSearch, view: Viewpoint, start: Array, margin: Array)
     share = SHARP if search.goal else ACCURACY
     if search.goal and search.quick and search.cmdp.num_rows > 1:
         return near_outlook(local, start, upper - bound, cap, margin, enough, share)
-    cuts = np.array(search.values) / search.scales
+    cuts = search.table / search.scales
     if search.goal:
         cuts = cuts[np.argsort(cuts[:, 0] + cuts[:, 1:] @ start)[:NEAREST]]
     return outlook(local, cuts, start, bound, upper, cap, margin, enough, share)

@@ -101,7 +101,7 @@ def _levels(search: ColumnSearch) -> Iterator[ColumnSearch]:
     for k in range(LEVEL_CALLS + LEVEL_CALLS_PER_LIMIT * search.cmdp.num_rows):
         if search.mixture is None and k > 2 * search.cmdp.num_rows + LEVEL_CALLS:
             return
-        cuts, best = np.array(search.values) / search.scales, search.bound / float(search.scales[0])
+        cuts, best = search.table / search.scales, search.bound / float(search.scales[0])
         fresh = search.ask_bound(method.next(cuts, best, search.multipliers / search.units) * search.units)
         search.price()
         search.stuck = search.mixture is not None and search.has_settled
