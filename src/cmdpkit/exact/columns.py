@@ -215,6 +215,11 @@ class ColumnSearch:
 
     def price(self) -> bool:
         """Solve the master; False when the columns found so far cannot meet the limits."""
+        if self.goal:  # often all columns of a search that has just moved are outside the same limit
+            outside = self.table[:, 1:].min(axis=0) / self.scales[1:] - self.relaxation
+            self.excess = float(np.maximum(outside, 0.0).sum())
+            if self.excess > 1e-12:
+                return False
         mixture = self._best_mixture()
         self.excess = mixture.excess
         if mixture.excess > 1e-12:
