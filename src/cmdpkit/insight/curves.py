@@ -87,7 +87,11 @@ class Frontier(Shown):
         return _bounds(self, {self.name: limit})
 
     def policy(self, limit: float) -> Any:
-        """A policy that attains the objective at this limit."""
+        """A policy that attains the objective at this limit.
+
+        For long-run averages whose best policies stay in separate parts of the model, it joins the parts, and attains
+        objective and limits to a tenth of `tol`.
+        """
         return _policy(self, {self.name: limit})
 
     def rows(self) -> list[dict[str, Any]]:
@@ -142,7 +146,7 @@ class Surface(Shown):
         return _bounds(self, dict(zip(self.names, (first, second), strict=True)))
 
     def policy(self, first: float, second: float) -> Any:
-        """A policy that attains the objective at these limits."""
+        """A policy that attains the objective at these limits; see `Frontier.policy`."""
         return _policy(self, dict(zip(self.names, (first, second), strict=True)))
 
     def rows(self) -> list[dict[str, Any]]:
