@@ -1013,6 +1013,12 @@ MUTANTS: list[Mutant] = [
         ("- 0.5 * length", "+ 0.5 * length", "the first test has the wrong sign"),
     ),
     *of(
+        "rules/bounded_dual.py",
+        "bounded_dual",
+        (" + view.visit_error", "", "what held visits have cost is left out of the divergence from a new anchor"),
+        ("if excess >", "if -excess >", "lines count where they are far above the prediction"),
+    ),
+    *of(
         "rules/implicit_dual.py",
         "adaptive::test_the_dual_step_solves_its_equation adaptive::test_with_one_state_the_prediction_is_exact run",
         ("self.units**2 / eta_dual", "self.units / eta_dual", "dual steps are in the wrong units"),

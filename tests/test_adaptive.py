@@ -64,7 +64,7 @@ def test_the_dual_step_solves_its_equation(seed, size):
     eta_dual = size * 0.1 * spans[0] / spans[1:] ** 2
     lam = rng.exponential(size=cmdp.num_constraints) * spans[0] / spans[1:]
     step = size / spans[0]
-    found, _ = ImplicitDual(learner.look(), step, lam, eta_dual).maximise()
+    found = ImplicitDual(learner.look(), step, lam, eta_dual).maximise()
     ahead, _ = predicted(cmdp, learner.policy.probabilities, step, found)
     np.testing.assert_allclose(found, np.maximum(0.0, lam + eta_dual * ahead), rtol=1e-6, atol=1e-8 * lam.max())
 
@@ -93,7 +93,7 @@ def test_small_steps_are_algorithm_1():
     learner = learner_at(cmdp, 5)
     spans = reference_span(cmdp.spans)
     lam, eta_dual = spans[0] / spans[1:], 1e-5 * spans[0] / spans[1:] ** 2
-    found, _ = ImplicitDual(learner.look(), 1e-6 / spans[0], lam, eta_dual).maximise()
+    found = ImplicitDual(learner.look(), 1e-6 / spans[0], lam, eta_dual).maximise()
     explicit = lam + eta_dual * learner.look().values
     np.testing.assert_allclose(found - lam, explicit - lam, rtol=1e-3)
 

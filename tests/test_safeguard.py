@@ -160,13 +160,14 @@ def test_lemma_2_and_the_recursion(name, noise):
     assert checked >= 50
 
 
-def test_without_its_tests_the_method_cycles(monkeypatch):
+def test_without_its_tests_and_lines_the_method_cycles(monkeypatch):
     """One of the small deterministic models on which steps that only grow jump between policies for ever."""
     cmdp, _ = hard_model(CYCLES)
     guarded = ck.solve(cmdp, "pmd-pd", max_iterations=300)
     assert guarded.status is ck.Status.OPTIMAL
     assert guarded.objective == pytest.approx(lp_optimum(cmdp)[0], rel=3e-6)
     monkeypatch.setattr(growing, "ALLOWED", np.inf)
+    monkeypatch.setattr("cmdpkit.rules.bounded_dual.EXCESS", np.inf)
     free = ck.solve(cmdp, "pmd-pd", max_iterations=300)
     assert free.status is ck.Status.ITERATION_LIMIT
     # Where in its cycle it is stopped depends on rounding; everywhere it is far from 1e-6
@@ -189,12 +190,12 @@ def test_backups_settle_states_that_are_hardly_visited(monkeypatch):
     assert result.status is ck.Status.OPTIMAL
     assert result.iterations <= 30
     assert result.objective == pytest.approx(ck.solve(cmdp).objective, rel=3e-6)
-    monkeypatch.setattr(growing, "SETTLED", -1.0)
+    monkeypatch.setattr("cmdpkit.learners.exact.BACKUPS", 1)
     assert ck.solve(cmdp, "pmd-pd", max_iterations=45).status is ck.Status.ITERATION_LIMIT
 
 
 def test_a_run_that_retries_continues_bit_for_bit(tmp_path):
-    """Stopped between two candidates of one macro step: anchor, multipliers and prediction are in the checkpoint."""
+    """Stopped between two candidates of one macro step: the checkpoint has anchor, multipliers and known policies."""
     cmdp, _ = hard_model(CYCLES)
     whole = ck.solve(cmdp, "pmd-pd", tol=0.0, max_iterations=40)
     learner = ExactLearner(cmdp, ck.TabularPolicy.uniform(cmdp.states, 2), floor=LOWEST_LOG_PROBABILITY)
@@ -246,7 +247,7 @@ BOUNDED = {
 def test_errors_lie_below_the_bounds_of_theorem_a(name):
     """Gap, violation and certified gap against the a-posteriori bounds (a), (b), (c), at every accepted step."""
     rows = list(growing_bounds.measured(BOUNDED[name](), 14))
-    assert len(rows) >= 5
+    assert len(rows) >= (3 if name == "hard" else 5)
     for _, gap, gap_bound, violation, violation_bound, certified, certified_bound in rows:
         assert gap <= gap_bound * (1.0 + 1e-9) + 1e-9
         assert violation <= violation_bound * (1.0 + 1e-9) + 1e-9
@@ -266,9 +267,9 @@ def test_the_parabola_of_theorem_b():
 
 
 def test_steps_grow_as_far_as_the_tests_allow():
-    """Errors are of second order in the step: β = 1/√(part of e that was used), between 3 and 30.
+    """Errors are of second order in the step: β = 1/√(part of e that was used), between 7 and 100.
 
-    After retries it is 3, and where the distance from optimality has not halved.
+    After retries it is 7.
     """
 
     class Seen(View):
@@ -277,16 +278,16 @@ def test_steps_grow_as_far_as_the_tests_allow():
         def greedy_gain(self, multipliers):
             return 1.0
 
-    def factor(missed, rejected=0, last=np.inf, **options):
+    def factor(missed, rejected=0, **options):
         rule, view = GrowingPMDPD(**options), Seen(0.0, np.array([missed]), np.ones(2), 0.0)
-        state = rule.start(view)._replace(step=1.0, eta_dual=np.ones(1), rejected=rejected, distance=last)
+        state = rule.start(view)._replace(step=1.0, eta_dual=np.ones(1), rejected=rejected)
         return rule.observe(state, view).step
 
     # γ = 0 and unit scales: e = 100, (T2) allows 1 and |V − v⁺| is what it uses
-    assert [factor(x) for x in (0.0, 1e-4, 0.01, 0.04, 0.25, 1.0)] == pytest.approx([30.0, 30.0, 10.0, 5.0, 3.0, 3.0])
+    used = (0.0, 1e-5, 4e-4, 0.01, 0.04, 0.25, 1.0)
+    assert [factor(x) for x in used] == pytest.approx([100.0, 100.0, 50.0, 10.0, 7.0, 7.0, 7.0])
     assert factor(1.01) == 1.0  # rejected
-    assert factor(1e-4, rejected=2) == 3.0
-    assert factor(1e-4, last=1.9) == 3.0
+    assert factor(1e-4, rejected=2) == 7.0
     assert factor(1e-4, growth=2.0) == 2.0
 
 
@@ -320,30 +321,27 @@ def test_steps_begin_with_backups_until_the_policy_has_caught_up():
 
 
 def test_the_two_tests_by_hand():
-    """step 2, η′ = 0.5: M = 1/4. λ moves by 3, so ‖Δλ‖²_* = 36; a step of length 4 + 18 may err by 11 more."""
+    """step 2, η′ = 0.5: M = 1/4. λ moves by 3, so ‖Δλ‖²_* = 36; a step of length 4 + 18 may err by 11 more.
+
+    A second limit has no price before and after: only a value above 0 would be an error.
+    """
 
     class Seen(View):
         visit_error = 20.0
         divergence = 4.0
 
-    view = Seen(0.0, np.array([1.5]), np.ones(2), 0.5)
-    zero = np.zeros(1)
-    state = (
-        GrowingPMDPD()
-        .start(view)
-        ._replace(
-            multipliers=np.array([3.0]), anchored=zero, predicted=np.array([0.5]), step=2.0, eta_dual=np.array([0.5])
-        )
-    )
+    view = Seen(0.0, np.array([7.0, -50.0]), np.ones(3), 0.5)
+    numbers = {"multipliers": np.array([3.0, 0.0]), "anchored": np.zeros(2), "eta_dual": np.full(2, 0.5)}
+    state = GrowingPMDPD().start(view)._replace(**numbers, step=2.0)
     held, missed = errors(state, view)
-    # 20 − ½ (4 + ½ · 36), and 2 · sqrt(¼ · (1.5 − 0.5)²)
+    # 20 − ½ (4 + ½ · 36), and 2 · sqrt(¼ · (7 − 3/0.5)²)
     assert held == pytest.approx(9.0)
     assert missed == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(("value", "rejected"), [(1.5, 0), (2.49, 0), (2.51, 1), (3.5, 1)])
+@pytest.mark.parametrize(("value", "rejected"), [(1.0, 0), (1.99, 0), (2.01, 1), (3.0, 1)])
 def test_values_that_were_not_predicted_count_a_hundredfold(value, rejected):
-    """e = 100/(1 − γ) = 200 with γ = 0.5; (T2) allows 2 of it, and the value 0.5 was predicted."""
+    """e = 100/(1 − γ) = 200 with γ = 0.5; (T2) allows 2 of it, and prices that stay count on 0."""
 
     class Seen(View):
         visit_error = 150.0
@@ -354,14 +352,12 @@ def test_values_that_were_not_predicted_count_a_hundredfold(value, rejected):
 
     view = Seen(0.0, np.array([value]), np.ones(2), 0.5)
     lam = np.array([3.0])
-    numbers = {"multipliers": lam, "anchored": lam, "predicted": np.array([0.5]), "step": 2.0}
-    state = GrowingPMDPD().start(view)._replace(**numbers, eta_dual=np.array([0.5]))
-    assert errors(state, view) == pytest.approx((150.0, value - 0.5))
+    numbers = {"multipliers": lam, "anchored": lam, "step": 2.0, "eta_dual": np.array([0.5])}
+    state = GrowingPMDPD().start(view)._replace(**numbers)
+    assert errors(state, view) == pytest.approx((150.0, value))
     after = GrowingPMDPD().observe(state, view)
     assert after.rejected == rejected
-    assert after.step == (2.0 if rejected else 6.0)
-    if rejected:
-        assert after.missed == pytest.approx((value - 0.5) / 2.0)
+    assert after.step == (2.0 if rejected else 14.0)
 
 
 def test_an_objective_of_zero_is_proved_at_once():

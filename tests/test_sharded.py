@@ -306,7 +306,8 @@ def test_the_number_of_blocks_is_all_that_the_numbers_depend_on():
 def test_mirror_steps_on_blocks_are_those_of_the_exact_learner(constraints):
     """The same loop and rule; the iterates differ by the accuracy of evaluations, which the rule asks for."""
     cmdp = garnet(constraints)
-    result, exact = ck.solve(ck.ShardedCMDP.split(cmdp, 4), "pmd-pd", tol=1e-5), ck.solve(cmdp, "pmd-pd", tol=1e-5)
+    models = ck.ShardedCMDP.split(cmdp, 4), cmdp
+    result, exact = (ck.solve(model, "pmd-pd", tol=1e-5, growth=3.0) for model in models)
     assert result.iterations == exact.iterations
     np.testing.assert_allclose(result.history.objective, exact.history.objective, rtol=1e-4)
     np.testing.assert_allclose(result.history.multipliers, exact.history.multipliers, atol=1e-3)

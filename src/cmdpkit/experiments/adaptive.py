@@ -35,7 +35,7 @@ from cmdpkit.policy import TabularPolicy
 from cmdpkit.primal_dual import Iterate, primal_dual
 from cmdpkit.problems import garnet, paper, two_queues
 from cmdpkit.rules.base import State, View, Weights
-from cmdpkit.rules.growing import GROWTH, GrowingPMDPD
+from cmdpkit.rules.growing import GrowingPMDPD
 from cmdpkit.rules.implicit_dual import ImplicitDual
 from cmdpkit.rules.pmd_pd import PMDPD
 from cmdpkit.solver import solve
@@ -96,7 +96,10 @@ class ExplicitGrowing(PMDPD):
 
     def observe(self, state: Any, view: View) -> Any:
         lam = super().observe(state, view).multipliers
-        step, eta_dual = min(GROWTH * state.step, 1e9), np.minimum(GROWTH * state.eta_dual, 1e9)
+        step, eta_dual = (
+            min(growing_bounds.GROWTH * state.step, 1e9),
+            np.minimum(growing_bounds.GROWTH * state.eta_dual, 1e9),
+        )
         return GrowingState(np.maximum(lam, -eta_dual * view.values), eta_dual, step)
 
 
@@ -117,7 +120,7 @@ class ImplicitFixed:
         return State(np.zeros(view.values.size))
 
     def propose(self, state: State, view: View) -> tuple[Weights, State]:
-        lam, _ = ImplicitDual(view, self.step, state.multipliers, self.eta_dual).maximise()
+        lam = ImplicitDual(view, self.step, state.multipliers, self.eta_dual).maximise()
         return Weights(1.0, lam, step=self.step), State(lam)
 
     def observe(self, state: State, view: View) -> State:
@@ -203,7 +206,7 @@ def _plot_bounds(settings: Settings) -> None:
 
 def _parabola(k: Array, logs: Array) -> Array:
     """−½ log₁₀(β) k² plus the line that fits best on the second half."""
-    curve, late = -0.5 * np.log10(GROWTH) * k**2, len(k) // 2
+    curve, late = -0.5 * np.log10(growing_bounds.GROWTH) * k**2, len(k) // 2
     return np.asarray(curve + np.polyval(np.polyfit(k[late:], (logs - curve)[late:], 1), k))
 
 
@@ -258,7 +261,7 @@ def _claims_of_theorems(settings: Settings) -> list[Claim]:
     ratios = [float((data[c] / data[f"{c} bound"]).max()) for c in ("gap", "violation", "certified")]
     logs = extended["log10 V"]
     # over two steps, because the first differences alternate: (a_{k+2} − 2 a_k + a_{k−2}) / 4 → −log₁₀ 3
-    curvature = (logs[4:] - 2.0 * logs[2:-2] + logs[:-4])[-4:] / 4.0 / np.log10(GROWTH)
+    curvature = (logs[4:] - 2.0 * logs[2:-2] + logs[:-4])[-4:] / 4.0 / np.log10(growing_bounds.GROWTH)
     return [
         Claim(
             "Theorem A: gap, violation and certified gap lie below their a-posteriori bounds at every step",

@@ -102,7 +102,7 @@ class ExactView(View):
                 row[0] += np.dot(weighted, by_action(self._log_pi - self._from_anchor).ravel()) / step
         return rows
 
-    @property
+    @cached_property
     def visit_error(self) -> float:
         assert self.learner is not None
         level = self.learner.log_normaliser
@@ -111,7 +111,7 @@ class ExactView(View):
         # max_s ℓ(s)/(1 − γ) − Σ_s x(s) ℓ(s), as Σ_s x(s) = 1/(1 − γ)
         return float(self.learner.state_visits @ (level.max() - level))
 
-    @property
+    @cached_property
     def divergence(self) -> float:
         assert self.learner is not None
         return self.learner.divergence_from_anchor()

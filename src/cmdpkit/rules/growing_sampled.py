@@ -20,9 +20,12 @@ import numpy as np
 from cmdpkit.checks import ConstraintArray
 from cmdpkit.options import ABOVE_ONE, option
 from cmdpkit.rules.base import View, Weights
-from cmdpkit.rules.growing import GROWTH, LARGEST_STEP
+from cmdpkit.rules.growing import LARGEST_STEP
 from cmdpkit.rules.implicit_dual import ImplicitDual
 from cmdpkit.rules.registry import register
+
+GROWTH = 3.0
+"""Factor by which both steps grow (measured: docs/decisions.md)."""
 
 
 class State(NamedTuple):
@@ -45,7 +48,7 @@ class SampledPMDPD:
 
     def propose(self, state: State, view: View) -> tuple[Weights, State]:
         if state.multipliers.size:
-            lam, _ = ImplicitDual(view, state.step, state.multipliers, state.eta_dual).maximise()
+            lam = ImplicitDual(view, state.step, state.multipliers, state.eta_dual).maximise()
             state = state._replace(multipliers=lam)
         return Weights(1.0, state.multipliers, step=state.step), state
 

@@ -70,13 +70,17 @@ class ImplicitDual:
         self.start = lam / self.units
         self.stiffness = self.units**2 / eta_dual  # 1/η′, scaled
 
-    def maximise(self, left: float = 0.0) -> tuple[Array, Array]:
-        """λ⁺, and the values V̂(λ⁺) that are predicted for it.
+    def maximise(self, left: float = 0.0) -> Array:
+        """λ⁺, found to where no more than the part `left` of what complementarity lacks now is left."""
+        return np.asarray(self._climb(self._first(), left).u * self.units)
 
-        Newton's method with a line search, and w ≥ 0 kept by a small quadratic program. It ends where the slope is
-        rounding, or no more than the part `left` of how far the values are from being complementary to λ now.
+    def _climb(self, first: Point, left: float) -> Point:
+        """The maximum, by Newton's method with a line search, and w ≥ 0 kept by a small quadratic program.
+
+        It ends where the slope is rounding, or no more than the part `left` of how far the values are from being
+        complementary to λ now.
         """
-        here: Point | None = self._first()
+        here: Point | None = first
         negligible = max(1e-12 * float(np.abs(self.values).max()), left * _uphill(self.start, self.values))
         for _ in range(NEWTON_STEPS):
             if here is None or _uphill(here.u, here.slope) <= negligible:
@@ -84,8 +88,7 @@ class ImplicitDual:
             last = here
             aim = self._newton(here.u, here.slope, here.response.gram)
             here = self._along(here, aim - here.u)
-        last = here or last
-        return np.asarray(last.u * self.units), np.asarray(last.response.values / self.units)
+        return here or last
 
     def _first(self) -> Point:
         """Where Newton's method starts: the maximum of Ψ to second order in the step, where that is known.
@@ -101,12 +104,15 @@ class ImplicitDual:
 
     def _at(self, u: Array) -> Point:
         """Ψ, up to a constant, and its slope."""
-        response, away = self.view.response(u, self.step, self.keep_anchor), u - self.start
+        response, away = self._respond(u), u - self.start
         pull = self.stiffness * away
         terms = (float(u @ self.values), response.soft_minimum, -0.5 * float(pull @ away))
         # ∇Ψ = V(π_w) − (w − λ)/η′, with V as predicted
         slope = response.values - pull
         return Point(u, response, sum(terms), slope, EPSILON * max(map(abs, terms)))
+
+    def _respond(self, u: Array) -> Response:
+        return self.view.response(u, self.step, self.keep_anchor)
 
     def _newton(self, u: Array, slope: Array, gram: Array) -> Array:
         """The maximum of the quadratic model at u."""
