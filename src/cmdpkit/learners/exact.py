@@ -216,12 +216,19 @@ class ExactLearner:
     def _foreseen(self, weights: Weights) -> tuple[TabularPolicy, StateArray] | None:
         """The policy of a plain mirror step and its ℓ, where the response to such a step was asked for."""
         view = None if self._view is None else self._view()
-        more = (weights.radius, weights.visit_error, weights.entropy, self.alpha, self.fixed_anchor)
+        more = (weights.radius, weights.entropy, self.alpha, self.fixed_anchor)
         steps = self.inner_steps if weights.inner_steps is None else weights.inner_steps
         plain = steps == 1 and self.natural and not weights.optimistic and all(each is None for each in more)
         if view is None or not plain or weights.objective != 1.0 or weights.anchor == "return":
             return None
-        return view.stepped(weights.constraints, weights.step, weights.anchor == "keep")
+        found = view.stepped(weights.constraints, weights.step, weights.anchor == "keep")
+        if found is None or weights.visit_error is None or self._held(found[1]) <= weights.visit_error:
+            return found
+        return None  # the values need backups first
+
+    def _held(self, level: StateArray) -> float:
+        """What held visits may cost a step with this ℓ, by the visits of the current policy."""
+        return float(self.state_visits @ (level.max() - level))
 
     def _direction(
         self, cost: PairTable, anchor: PairTable, step: float, alpha: float | None, guess: StateArray | None
@@ -269,14 +276,18 @@ class ExactLearner:
         Where they have become slow, as in states that are hardly left, the evaluation of the next policy does more.
         """
         pairs, best, least, before = self.cmdp.pairs, values, np.inf, np.inf
+        fixed = anchor - step * cost
         for n in range(1, BACKUPS + 1):
             breathe()
-            logits = anchor - step * (cost + pairs.like(look_ahead(self.cmdp, values)))
-            top = pairs.max(logits)
             # ℓ = log Σ_a π_k exp(−step (c̃ + γPV)) + step V, and V ← V − ℓ/step
+            logits = pairs.like(look_ahead(self.cmdp, values))  # worked on in place: there are many backups
+            logits *= -step
+            logits += fixed
+            top = pairs.max(logits)
             logits -= pairs.over(top)
-            level = top + np.log(pairs.sum(np.exp(np.maximum(logits, UNHEARD)))) + step * values
-            error = float(self.state_visits @ (level.max() - level))
+            np.exp(np.maximum(logits, UNHEARD, out=logits), out=logits)
+            level = top + np.log(pairs.sum(logits)) + step * values
+            error = self._held(level)
             if error < least:
                 best, least = values, error
             if error <= allowed:
