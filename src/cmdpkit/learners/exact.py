@@ -23,7 +23,7 @@ from cmdpkit.rules.base import Weights, refuse
 UNSEEN = 1e-20
 """Smaller probabilities are left out of the chain: they change no sum of its rows, and most actions have such ones."""
 
-BACKUPS, TURN = 200, 10
+BACKUPS, TURN = 40, 10
 """At most, before a mirror step, and after how many of them their rate is judged (measured: docs/decisions.md)."""
 
 

@@ -11,7 +11,7 @@ fixed, and predicts values with them. Two numbers say what that may have cost; b
 with ℓ the logarithm of the mirror step's normaliser, D the discounted KL divergence, v⁺ the values that the dual step
 counts on (λ⁺ = max(0, λ_k + η′ v⁺)), M = η′/step, ‖v‖²_M = Σ M_i v_i² and ‖λ‖²_* = Σ λ_i²/M_i.
 
-A candidate that passes both is accepted, and both steps grow: sevenfold, or up to a hundredfold where the tests left
+A candidate that passes both is accepted, and both steps grow: fivefold, or up to a hundredfold where the tests left
 much room. Otherwise another is made from the same anchor π_k, with the values of the rejected one: this is Algorithm
 1's inner loop, with new weights in each of its steps. Where (T1) fails, the policy lags behind in states that it hardly
 visits; there news travels from state to state, one policy after the other, and backups of the values let it travel
@@ -35,7 +35,7 @@ from cmdpkit.rules.registry import register
 FIRST = 10.0
 """The first step, in units of 1 / span(c_0) (measured: docs/decisions.md)."""
 
-GROWTH, FASTEST = 7.0, 100.0
+GROWTH, FASTEST = 5.0, 100.0
 """Least and largest factor by which both steps grow at every macro step (measured: docs/decisions.md)."""
 
 LARGEST_STEP = 1e10
@@ -56,7 +56,7 @@ ALLOWED = 100.0
 MISS = 0.01
 """(T2) allows this part of e: values that were not predicted are worse than visits that were held."""
 
-HELD = 1.0
+HELD = 20.0
 """What held visits may cost a further candidate from the same anchor after backups, in units of 1/(1 − γ)."""
 
 HELD_AT_ONCE = 0.5
@@ -96,7 +96,7 @@ class GrowingPMDPD:
     """PMD-PD with growing steps and an implicit dual: the default, without anything to tune."""
 
     growth: float | None = option(
-        None, ABOVE_ONE, "Factor by which both steps grow at every macro step; by default 7 to 100, as the tests allow."
+        None, ABOVE_ONE, "Factor by which both steps grow at every macro step; by default 5 to 100, as the tests allow."
     )
 
     def start(self, view: View) -> State:
