@@ -266,7 +266,7 @@ def _against_others(robot: str, ends: dict[str, tuple[Array, Array]]) -> Claim:
         f"{robot}: it earns as much as the library's other methods that keep the limit within 10 %, without an option "
         "set",
         f"reward/cost, {seeds} seed{'s' if seeds > 1 else ''}: {own}, {listed}",
-        "does not: " + "; ".join(better) if better else "holds" if seeds > 1 else "holds (one seed)",
+        ("does not: " + "; ".join(better) if better else "holds") + (" (one seed)" if seeds == 1 else ""),
     )
 
 
