@@ -450,6 +450,9 @@ def test_policies_refuse_other_observations():
     for wrong in ([1.0], [1.0, 0.0, 0.0], [1.0, 0.0, 1.0, 0.0], [[1.0, 0.0, 3.0]]):
         with pytest.raises(ValueError, match="observations of 2 numbers"):
             policy.act(wrong)
+    for bad in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="not finite"):
+            policy.act([[1.0, 0.0], [bad, 0.0]])
     with pytest.raises(ValueError, match="observations have 6 numbers"):
         ck.certify_on_episodes(ACROBOT, policy, [5.0, 5.0], episodes=2)
 

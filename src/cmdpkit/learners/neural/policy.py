@@ -179,6 +179,8 @@ class NeuralPolicy:
         single = x.size == width and x.shape != (1, width)
         if not single and (x.ndim < 2 or x.size != len(x) * width):
             raise ValueError(f"the policy takes observations of {width} numbers, or a batch of them, not {x.shape}")
+        if not np.isfinite(x).all():
+            raise ValueError(f"an observation has a number that is not finite: {x[~np.isfinite(x)][0]}")
         y = self.outputs(self.inputs(x.reshape(-1, width)))
         chosen = (
             self.actions.best(y)
