@@ -8,7 +8,7 @@ import pytest
 
 from cmdpkit import options
 from cmdpkit.options import option, revalidated, validated
-from cmdpkit.rules import CRPO, NPGPD, PMDPD, GrowingPMDPD, SampledPMDPD, TrustRegionPMDPD
+from cmdpkit.rules import CPO, CRPO, NPG, NPGPD, PMDPD, GrowingPMDPD, SampledPMDPD, TrustRegionPMDPD
 from cmdpkit.rules.registry import Method, method_of, names, register, variants
 from cmdpkit.run.choice import choose
 from cmdpkit.settings import NeuralSettings, TabularSettings
@@ -86,6 +86,7 @@ def test_variants_live_side_by_side():
     neural = [method for method in variants("pmd-pd") if "neural" in method.learners]
     assert {method.steps: method.rule for method in neural} == {"implicit": TrustRegionPMDPD, "fixed": PMDPD}
     assert method_of(NPGPD()).name == "npg-pd"
+    assert method_of(NPG()).name == "npg"
     assert method_of(Settings()) == Method("Settings", Settings)
     with pytest.raises(ValueError, match="no learner 'robot'"):
         register("x", learners=("robot",))
@@ -104,6 +105,22 @@ def test_naming_a_step_asks_for_fixed_steps():
     assert rule() is GrowingPMDPD
     assert rule(initial_policy=[[1.0]]) is GrowingPMDPD
     assert rule(step=1.0) is rule(eta_dual=1.0) is rule(schedule="theory") is rule(steps="fixed") is PMDPD
+
+
+@pytest.mark.parametrize(
+    ("rule", "learner", "given", "message"),
+    [
+        (GrowingPMDPD(), "exact", {"step": 0.1}, "growing steps set 'step' themselves"),
+        (GrowingPMDPD(), "exact", {"alpha": 0.1}, "growing steps set 'alpha' themselves"),
+        (GrowingPMDPD(), "sampled", {}, "GrowingPMDPD does not run with the sampled learner, only with: exact"),
+        (CPO(), "exact", {}, "CPO does not run with the exact learner, only with: neural"),
+        ("cpo", "exact", {}, "'cpo' does not run with the exact learner, only with: neural"),
+        (TrustRegionPMDPD(), "sampled", {}, "does not run with the sampled learner"),
+    ],
+)
+def test_instances_are_checked_like_names(rule, learner, given, message):
+    with pytest.raises(ValueError, match=message):
+        choose(rule, given, learner, TabularSettings, 1)
 
 
 def test_presets_fill_what_was_left_open_and_nothing_else():

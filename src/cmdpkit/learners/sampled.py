@@ -79,7 +79,7 @@ class SampledLearner:
         if self.predicts:
             self.policy = above_floor(self.policy)
         if weights.anchor == "return":
-            self.policy = self._anchor
+            self.policy, self.values, self.outlook = self._anchor, None, None
         elif weights.anchor is None:
             self._anchor = self.policy
         anchor = self._anchor.log_pi

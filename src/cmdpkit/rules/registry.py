@@ -94,8 +94,9 @@ def names(learner: str) -> list[str]:
 
 
 def method_of(rule: Any) -> Method:
-    """The method of an instance of a rule; a rule that is not registered is a method of its own."""
-    for method in methods():
-        if method.rule is type(rule):
-            return method
-    return Method(type(rule).__name__, type(rule))
+    """The method of an instance of a rule; a rule that is not registered is a method of its own.
+
+    Of several methods with the same rule it is the one with the declared defaults: `NPG()` is "npg", not "pg".
+    """
+    found = [method for method in methods() if method.rule is type(rule)]
+    return min(found, key=lambda method: len(method.presets), default=Method(type(rule).__name__, type(rule)))

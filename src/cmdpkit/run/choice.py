@@ -10,7 +10,7 @@ import numpy as np
 
 from cmdpkit.checks import digest
 from cmdpkit.options import options_of, revalidated, validated
-from cmdpkit.rules.registry import Method, method_of, names, variants
+from cmdpkit.rules.registry import LEARNERS, Method, method_of, names, variants
 
 SELECTOR = {"exact": "steps", "sampled": "steps", "neural": "dual"}
 """The option that selects a variant of a method, per learner: `steps` is a setting of the neural one."""
@@ -95,16 +95,13 @@ def _refuse(name: str, entry: Method, known: list[str], learner: str, general: s
 def _entry(method: Any, given: Mapping[str, Any], learner: str) -> Method:
     """The registered method, or its variant, that was asked for."""
     if not isinstance(method, str):
-        return _of_instance(method, given)
+        return _of_instance(method, given, learner)
     found = variants(method)
     usable = [m for m in found if learner in m.learners]
     if not found:
         raise ValueError(f"unknown method {method!r}; choose one of {', '.join(names(learner))}, or pass a rule")
     if not usable:
-        raise ValueError(
-            f"method {method!r} does not run with the {learner} learner: it needs a model. "
-            f"Choose one of {', '.join(names(learner))}"
-        )
+        raise ValueError(_elsewhere(f"method {method!r}", found, learner))
     if not _has_variants(method, learner):
         return usable[0]
     fixed = [name for name in FIXED_ONLY if name in given]
@@ -113,14 +110,30 @@ def _entry(method: Any, given: Mapping[str, Any], learner: str) -> Method:
     steps = given.get(selector, "fixed" if fixed else default)
     if steps not in [m.steps for m in usable]:
         raise ValueError(f"{selector} must be {' or '.join(repr(m.steps) for m in usable)}, got {steps!r}")
-    unfit = [name for name in (*FIXED_ONLY, *(["alpha"] if selector == "steps" else [])) if name in given]
-    if steps != "fixed" and unfit:
-        kind = f"{steps} steps" if selector == "steps" else f"{steps} dual steps"
-        raise ValueError(f"{kind} set {unfit[0]!r} themselves; leave it out, or pass {selector}='fixed'")
-    return next(m for m in usable if m.steps == steps)
+    entry = next(m for m in usable if m.steps == steps)
+    _refuse_unfit(entry, given, learner, f"pass {selector}='fixed'")
+    return entry
 
 
-def _of_instance(rule: Any, given: Mapping[str, Any]) -> Method:
+def _elsewhere(what: str, found: list[Method], learner: str) -> str:
+    """The message for a method that runs with other learners only."""
+    others = [other for other in LEARNERS if any(other in entry.learners for entry in found)]
+    return (
+        f"{what} does not run with the {learner} learner, only with: {', '.join(others)}. "
+        f"Choose one of {', '.join(names(learner))}"
+    )
+
+
+def _refuse_unfit(entry: Method, given: Mapping[str, Any], learner: str, instead: str) -> None:
+    """Raise an error if an option of fixed steps is given to a method that sets its steps itself."""
+    by_learner = SELECTOR[learner] == "steps"
+    unfit = [name for name in (*FIXED_ONLY, *(["alpha"] if by_learner else [])) if name in given]
+    if entry.steps not in (None, "fixed") and unfit:
+        kind = f"{entry.steps} steps" if by_learner else f"{entry.steps} dual steps"
+        raise ValueError(f"{kind} set {unfit[0]!r} themselves; leave it out, or {instead}")
+
+
+def _of_instance(rule: Any, given: Mapping[str, Any], learner: str) -> Method:
     lacking = [name for name in ("start", "propose", "observe") if not callable(getattr(rule, name, None))]
     if isinstance(rule, type) or lacking:
         what = f"the class {rule.__name__}" if isinstance(rule, type) else type(rule).__name__
@@ -135,6 +148,9 @@ def _of_instance(rule: Any, given: Mapping[str, Any]) -> Method:
     twice = [name for name in given if name in own and name not in ("inner_steps",)]
     if twice:
         raise ValueError(f"{twice[0]!r} belongs to the rule: {type(rule).__name__}({twice[0]}=...)")
+    if learner not in entry.learners:
+        raise ValueError(_elsewhere(f"the rule {type(rule).__name__}", [entry], learner))
+    _refuse_unfit(entry, given, learner, "pass a rule with fixed steps")
     return entry
 
 
