@@ -231,7 +231,16 @@ def test_models_outside_the_theorem_are_refused(paper, change, message):
         ck.solve(cmdp, "pmd-pd", schedule="theory", max_iterations=10)
 
 
-@pytest.mark.parametrize("options", [{"step": 1.0}, {"alpha": 1.0}, {"inner_steps": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"step": 1.0},
+        {"alpha": 1.0},
+        {"inner_steps": 2},
+        {"initial_policy": np.full((20, 10), 0.1)},
+        {"initial_multipliers": [1.0]},
+    ],
+)
 def test_the_theory_sets_its_own_parameters(paper, options):
     with pytest.raises(ValueError, match=next(iter(options))):
         ck.solve(paper, "pmd-pd", schedule="theory", **options)
@@ -239,6 +248,9 @@ def test_the_theory_sets_its_own_parameters(paper, options):
         ck.solve(paper, "pmd-pd", schedule="theory", eta_dual=1.5)
     with pytest.raises(ValueError, match="theory"):
         ck.solve(paper, "pmd-pd", schedule="practice")
+    two = ck.problems.garnet(states=5, actions=2, constraints=2)
+    with pytest.raises(ValueError, match="one eta_dual for all"):
+        ck.solve(two, "pmd-pd", schedule="theory", eta_dual=[0.5, 0.5], max_iterations=3)
 
 
 # -- PMD-PD-Zero -----------------------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
+
 from cmdpkit.certificates.rollouts import averaging
 from cmdpkit.checks import check_count, check_flag, check_nonnegative
 from cmdpkit.model import CMDP, ShardedCMDP, check_model, refuse_averages
@@ -95,9 +97,12 @@ def exact_choice(cmdp: CMDP, method: Any, options: dict[str, Any]) -> tuple[Choi
         )
     schedule = getattr(choice.rule, "schedule", None)
     if schedule is not None:
-        clash = [other for other in ("step", "alpha", "inner_steps") if rest.get(other) is not None]
+        sets = ("step", "alpha", "inner_steps", "initial_policy", "initial_multipliers")
+        clash = [other for other in sets if rest.get(other) is not None]
         if clash:
             raise ValueError(f"schedule={schedule!r} sets {clash[0]!r} itself; leave it out")
+        if np.size(choice.rule.eta_dual) > 1:
+            raise ValueError(f"schedule={schedule!r} needs one eta_dual for all constraints: the theorems have one")
         refuse_averages(cmdp, f"schedule={schedule!r}, with the constants of the paper's theorems,")
     choice = with_start(choice, cmdp)
     return choice, validated(ZeroSettings, {n: v for n, v in options.items() if n in own}).xi if own else None
