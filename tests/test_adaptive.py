@@ -13,7 +13,7 @@ from cmdpkit.learners.tabular import reference_span
 from cmdpkit.primal_dual import primal_dual
 from cmdpkit.rules import growing
 from cmdpkit.rules.base import Weights
-from cmdpkit.rules.growing import GrowingPMDPD, kkt_residual
+from cmdpkit.rules.growing import LARGEST_STEP, GrowingPMDPD, kkt_residual
 from cmdpkit.rules.implicit_dual import ImplicitDual
 from cmdpkit.rules.registry import variants
 from models import coupled, lp_optimum, random_model
@@ -284,6 +284,17 @@ def test_only_a_word_changes_the_algorithm():
     named = ck.solve(cmdp, "pmd-pd", step=1.0, eta_dual=1.0, tol=0.0, max_iterations=5)
     spoken = ck.solve(cmdp, "pmd-pd", steps="fixed", step=1.0, eta_dual=1.0, tol=0.0, max_iterations=5)
     np.testing.assert_array_equal(named.history.multipliers, spoken.history.multipliers)
+
+
+def test_steps_stop_growing_at_their_cap(monkeypatch):
+    """However fast they grow: beyond 10^10 (1 − γ)/span(c_0) rounding in the advantages would move probabilities."""
+    cmdp, steps = ck.problems.paper(), []
+    observe = GrowingPMDPD.observe
+    monkeypatch.setattr(GrowingPMDPD, "observe", lambda *given: (steps.append(given[1].step), observe(*given))[1])
+    ck.solve(cmdp, "pmd-pd", growth=1e4, tol=0.0, max_iterations=12)
+    largest = LARGEST_STEP * (1.0 - cmdp.gamma) / cmdp.spans[0]
+    assert max(steps) <= largest * (1.0 + 1e-12)
+    assert max(steps) > 1e-4 * largest
 
 
 @pytest.mark.parametrize("distance", [-5e-7, -1e-7])

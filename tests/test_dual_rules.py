@@ -128,6 +128,8 @@ def test_projections_over_the_actions_that_exist():
     )
     np.testing.assert_allclose(projected(cmdp.pairs, np.array([0.7, 0.1, -5.0])).pi, [0.8, 0.2, 1.0])
     np.testing.assert_allclose(projected(cmdp.pairs, np.array([3.0, 0.1, 2.0])).pi, [1.0, 0.0, 1.0])
+    np.testing.assert_allclose(projected(cmdp.pairs, np.array([1e17, -1e17, 1e300])).pi, [1.0, 0.0, 1.0])
+    np.testing.assert_allclose(projected(cmdp.pairs, np.array([-1e17, -1e17, 0.0])).pi, [0.5, 0.5, 1.0])
 
 
 def test_an_optimistic_step_by_hand():

@@ -49,7 +49,9 @@ def within_radius(old: TabularPolicy, new: TabularPolicy, radius: float, visits:
 
 def projected(pairs: Pairs, table: PairTable) -> TabularPolicy:
     """The policy nearest to a table in every state, in the Euclidean norm (Michelot 1986)."""
-    # π = (x − θ)₊ with Σ π = 1: θ is a mean over the actions with x > θ, of which there are fewer in every turn
+    # π = (x − θ)₊ with Σ π = 1: θ is a mean over the actions with x > θ, of which there are fewer in every turn.
+    # A constant per state changes nothing; with max x = 0 the best action stays above θ < 0 whatever the scale is.
+    table = table - pairs.over(pairs.max(table))
     chosen = np.ones(pairs.shape, dtype=np.bool_)
     while True:
         level = (pairs.sum(np.where(chosen, table, 0.0)) - 1.0) / pairs.sum(chosen.astype(float))

@@ -42,7 +42,7 @@ LARGEST_STEP = 1e10
 """In units of (1 − γ) / span(c_0): beyond, rounding in the advantages would move probabilities."""
 
 LARGEST_DUAL_STEP = 1e16
-"""In units of `View.dual_step(1)`. A limit that is all but met with prices far too high needs more than the policy."""
+"""In units of `View.dual_step(1)`. A limit that is nearly met with a price far too high needs larger dual steps."""
 
 ARRIVED = 1e-10
 """At this distance from the optimum, relative to the largest value, steps need not grow any more."""
@@ -149,10 +149,11 @@ class GrowingPMDPD:
         state = state._replace(rejected=0, lagging=lagging, total=total, average=average)
         if distance <= ARRIVED * view.known_scales[0] / (1.0 - view.gamma):
             return state
-        if state.step < unit * max(1.0, LARGEST_STEP * (1.0 - view.gamma)):
-            return _scaled(state, growth)
-        grows = (state.eta_dual < LARGEST_DUAL_STEP * view.dual_step(1.0)).all()
-        return state._replace(eta_dual=growth * state.eta_dual) if grows else state
+        largest = unit * max(1.0, LARGEST_STEP * (1.0 - view.gamma))
+        if state.step < largest:
+            return _scaled(state, min(growth, largest / state.step))
+        room = (LARGEST_DUAL_STEP * view.dual_step(1.0) / state.eta_dual).min(initial=np.inf)
+        return state._replace(eta_dual=max(1.0, min(growth, float(room))) * state.eta_dual)
 
 
 def errors(state: State, view: View) -> tuple[float, float]:
