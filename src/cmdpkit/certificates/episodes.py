@@ -34,7 +34,7 @@ def judge_on_episodes(
     from scipy.stats import t as student
 
     from cmdpkit.envs.batch import spread
-    from cmdpkit.learners.neural.rollouts import MEASURES, collect
+    from cmdpkit.learners.neural.rollouts import JUDGING, MEASURES, collect
 
     _check_policy(policy)
     limits = check_cost_limits(limits).tolist()
@@ -53,8 +53,10 @@ def judge_on_episodes(
     parts: list[Array] = []
     batches = range(-(-episodes // envs.num_envs))
     for batch in track(batches):
-        # Seeds apart from those of training: episodes that were learned from would flatter the policy.
-        rollout = collect(envs, policy, steps, len(limits), np.random.default_rng([seed, 3, batch]), deterministic)
+        # A stream apart from those of training: episodes that were learned from would flatter the policy.
+        rollout = collect(
+            envs, policy, steps, len(limits), np.random.default_rng([seed, JUDGING, batch]), deterministic
+        )
         _check_bounds(known, rollout.quantities)
         parts.append(rollout.samples(measure, gamma))
     samples = np.concatenate(parts)[:episodes]

@@ -29,7 +29,18 @@ from cmdpkit.learners.neural.first_order import FirstOrder
 from cmdpkit.learners.neural.local import CONSTANT, LocalModel, NeuralView
 from cmdpkit.learners.neural.networks import Network
 from cmdpkit.learners.neural.policy import Actions, Floats, NeuralPolicy
-from cmdpkit.learners.neural.rollouts import MEASURES, Estimate, Rollout, collect, discounted, fingerprint
+from cmdpkit.learners.neural.rollouts import (
+    ASCENDING,
+    FITTING,
+    MEASURES,
+    ROLLING,
+    STARTING,
+    Estimate,
+    Rollout,
+    collect,
+    discounted,
+    fingerprint,
+)
 from cmdpkit.learners.neural.stream import Stream
 from cmdpkit.learners.neural.trust_region import PolicyStep, trust_region_step
 from cmdpkit.model import AtMost, Problem
@@ -119,7 +130,7 @@ class NeuralLearner:
         self.envs = spread(env, settings.num_envs, workers)
         self.actions = Actions.of(self.envs.single_action_space)
         width = _width(self.envs.single_observation_space)
-        rng = np.random.default_rng([seed, 0])
+        rng = np.random.default_rng([seed, STARTING])
         free = 0 if self.actions.discrete else self.actions.outputs
         self.network = Network([width, *settings.hidden, self.actions.outputs], free, settings.activation)
         self.distribution = _distribution(self.actions)
@@ -171,7 +182,7 @@ class NeuralLearner:
     def rollout(self) -> Rollout:
         """Samples of the current policy; drawn once per policy."""
         if self._rollout is None:
-            rng = np.random.default_rng([self.seed, 1, self.iteration])
+            rng = np.random.default_rng([self.seed, ROLLING, self.iteration])
             self._rollout = (
                 collect(self.envs, self.policy, self.steps, self.limits.size, rng)
                 if self.stream is None
@@ -268,7 +279,7 @@ class NeuralLearner:
         returns = advantages + guess
         units = self._units()
         outcome = self._step(rollout, self.local(), weights, anchor)
-        rng = np.random.default_rng([self.seed, 2, self.iteration])
+        rng = np.random.default_rng([self.seed, FITTING, self.iteration])
         if not self.critics.fit(x, returns.reshape(len(x), -1), rng, units):
             self.verdicts["critics not finite"] += 1
         self.verdicts[outcome.verdict] += 1
@@ -350,7 +361,7 @@ class NeuralLearner:
             raise NotImplementedError("steps of a given size need surrogate='trust-region'")
         pace = (settings.policy_rate, settings.policy_epochs, settings.policy_minibatch)
         ascent = FirstOrder(settings.surrogate, radius, settings.clip, settings.temperature, *pace)
-        return ascent.step(local, benefit, judge, np.random.default_rng([self.seed, 3, self.iteration]))
+        return ascent.step(local, benefit, judge, np.random.default_rng([self.seed, ASCENDING, self.iteration]))
 
     def _worst(self, weights: Weights) -> Array | None:
         """By how much the mean advantage of each cost may grow, −reward included."""

@@ -22,6 +22,9 @@ from cmdpkit.learners.neural.policy import Floats, NeuralPolicy
 
 Truths = NDArray[np.bool_]
 
+STARTING, ROLLING, FITTING, ASCENDING, JUDGING = range(5)
+"""Purposes of random numbers: first weights, rollouts, fits of critics, minibatches of policy steps, certificates."""
+
 MEASURES = ("episode", "discounted", "step")
 """What a limit bounds: the expected sum over an episode, the expected discounted sum, or the average per step."""
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from cmdpkit.checks import Array
 from cmdpkit.learners.neural.policy import NeuralPolicy
-from cmdpkit.learners.neural.rollouts import Estimate, Rollout, collect, replay, standard_error
+from cmdpkit.learners.neural.rollouts import ROLLING, Estimate, Rollout, collect, replay, standard_error
 
 MARK = 50
 """Iterations between resets of all environments; unfinished episodes are dropped then."""
@@ -42,7 +42,7 @@ class Stream:
 
     def roll(self, policy: NeuralPolicy, steps: int, iteration: int) -> Rollout:
         """The next steps of the environments. `proceed` accepts them; otherwise `state` is still that before them."""
-        rng = np.random.default_rng([self.seed, 1, iteration])
+        rng = np.random.default_rng([self.seed, ROLLING, iteration])
         if self.mark < 0 or iteration - self.mark >= MARK:
             self.mark, self.trail, self.standing, self._expected = iteration, [], None, None
             self.sums, self.ages = np.zeros_like(self.sums), np.zeros_like(self.ages)
@@ -80,7 +80,7 @@ class Stream:
 
     def _repeat(self, policy: NeuralPolicy) -> None:
         """Bring the environments to where they stood: from the reset of the mark through all actions since."""
-        rng = np.random.default_rng([self.seed, 1, self.mark])
+        rng = np.random.default_rng([self.seed, ROLLING, self.mark])
         seeds = [int(s) for s in rng.integers(2**31, size=self.envs.num_envs)]
         seen = replay(self.envs, policy, seeds, self.trail)
         if self._expected is not None and not np.array_equal(np.asarray(seen, dtype=np.float64), self._expected):
