@@ -125,6 +125,20 @@ def test_the_second_half_is_fresh(monkeypatch):
     assert order[-1] == "judged"
 
 
+def test_prices_are_those_of_the_constraints_as_stated():
+    cmdp = small()
+    limit = cmdp.constraints[0].limit
+    both = ck.CMDP(
+        cmdp.transitions.reshape(3, 2, 3),
+        reward=cmdp.objective,
+        constraints=[ck.Between(cmdp.constraints[0].values, 0.0, limit)],
+        gamma=0.6,
+    )
+    given = ck.bound_by_simulation(both, 4_000, 0.9, multipliers=[0.5]).multipliers
+    np.testing.assert_array_equal(given, [0.5])
+    assert ck.bound_by_simulation(both, 4_000, 0.9).multipliers.shape == (1,)
+
+
 def test_refusals():
     cmdp = small()
     with pytest.raises(ValueError, match="at least 24"):

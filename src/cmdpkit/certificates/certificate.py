@@ -22,7 +22,7 @@ class Certificate:
     objective: float  # of the policy
     bound: float  # no feasible policy does better than this
     gap: float  # |objective − bound| / max(1, |objective|)
-    violation: float  # largest of violations_i / max(1, |limit_i|)
+    violation: float  # largest of violations_i / max(1, |limit_i|), evaluation errors included
     constraint_values: Array  # (m,)
     violations: Array  # (m,) ≥ 0, in the units of the limits
     multipliers: Array  # (m,) ≥ 0 (Equal, Between: any sign): no policy has a smaller Lagrangian than the bound

@@ -94,7 +94,7 @@ def exact_certificate(model: RationalModel, policy: TabularPolicy, multipliers: 
         gap=above(gap),
         violation=above(max((x / s for x, s in zip(excess, scales[1:], strict=True)), default=Fraction(0))),
         constraint_values=cmdp.stated(cmdp.signs * reported[1:]) + 0.0,
-        violations=cmdp.violations(np.array([above(x) for x in excess])),
+        violations=cmdp.violations(np.array([above(x) for x in v[1:]])),
         multipliers=np.array(cmdp.stated_prices(multipliers), dtype=float),
         accuracy=above(accuracy),
     )

@@ -109,7 +109,7 @@ def bound_by_simulation(
     least = float(initial.mean()) - width + residual.min() / (1.0 - simulator.gamma) - float(lam @ simulator.offsets)
     least = max(least, float((simulator.units[0] * simulator.bounds[0]).min()) / (1.0 - simulator.gamma))
     drawn = (2 * each + FEW) * simulator.pairs.count + 2 * starts
-    return SimulatedBound(float(np.sign(simulator.units[0]) * least), confidence, lam, drawn)
+    return SimulatedBound(float(np.sign(simulator.units[0]) * least), confidence, simulator.stated_prices(lam), drawn)
 
 
 def _choice(
