@@ -1005,9 +1005,11 @@ MUTANTS: list[Mutant] = [
         "rules/growing.py",
         "adaptive::test_the_dual_step_solves_its_equation "
         "adaptive::test_with_one_state_the_prediction_is_exact "
-        "adaptive::test_the_residual_vanishes_at_the_optimum_only run safeguard",
+        "adaptive::test_the_residual_vanishes_at_the_optimum_only "
+        "adaptive::test_steps_stop_growing_at_their_cap run safeguard",
         ("np.abs(lam * v).sum()", "(lam * v).sum()", "slack limits with a price look optimal"),
-        ("_scaled(state, growth)", "state", "the steps do not grow"),
+        ("_scaled(state, min(growth, largest / state.step))", "state", "the steps do not grow"),
+        ("min(growth, largest / state.step)", "growth", "the steps grow past their cap"),
         ("used**-0.5", "used**-1.0", "the steps grow as if errors were of first order"),
         ("rejected=state.rejected + 1", "rejected=0", "no candidate is ever given up"),
         ("- 0.5 * length", "+ 0.5 * length", "the first test has the wrong sign"),
@@ -1083,7 +1085,7 @@ MUTANTS: list[Mutant] = [
     *of(
         "rules/focops.py",
         "plain_gradients",
-        ("nu * (units if sizes[0] > 0.0 else 1.0)", "nu", "multipliers forget their units"),
+        ("nu * units", "nu", "multipliers forget their units"),
     ),
     *of(
         "learners/neural/first_order.py",
@@ -1312,10 +1314,10 @@ MUTANTS: list[Mutant] = [
             "(mean[1:] + self.limits + self.margin)",
             "limits have the wrong sign",
         ),
-        ("[self.seed, 1, self.iteration]", "[self.seed, 1]", "every rollout draws the same numbers"),
+        ("[self.seed, ROLLING, self.iteration]", "[self.seed, ROLLING]", "every rollout draws the same numbers"),
         (
-            "[self.seed, 2, self.iteration]",
-            "[self.seed, 1, self.iteration]",
+            "[self.seed, FITTING, self.iteration]",
+            "[self.seed, ROLLING, self.iteration]",
             "critics are shuffled with the rollout's numbers",
         ),
         ("mean[1:] + error[1:] > self.limits", "mean[1:] > self.limits", "the best policy may be over its limits"),
@@ -1576,7 +1578,7 @@ MUTANTS: list[Mutant] = [
         "certificates/episodes.py",
         "episodes",
         ("share = (1.0 - confidence) / mean.size", "share = 1.0 - confidence", "δ is not shared by the quantities"),
-        ("[seed, 3, batch]", "[seed, 3]", "every batch repeats the same episodes"),
+        ("[seed, JUDGING, batch]", "[seed, JUDGING]", "every batch repeats the same episodes"),
         ("    check_gamma(gamma)\n", "", "with gamma above 1 the rest of an episode counts with the wrong sign"),
         ("mean + width + rest[:, 1]", "mean + width", "the upper end forgets what follows the last step"),
         ("table[0] = -table[0, ::-1]", "table[0] = -table[0]", "bounds of the reward are upside down"),
@@ -1595,7 +1597,7 @@ MUTANTS: list[Mutant] = [
     *of(
         "certificates/episodes.py",
         "neural::test_no_generator_of_a_training_run_or_its_certificate_is_made_twice",
-        ("[seed, 3, batch]", "[seed, 1, batch]", "policies are judged by episodes they learned from"),
+        ("[seed, JUDGING, batch]", "[seed, 1, batch]", "policies are judged by episodes they learned from"),
     ),
     *of(
         "run/budget.py",

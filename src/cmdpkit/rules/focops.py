@@ -36,9 +36,10 @@ class FOCOPS:
         # ν ← P(ν + η′ V(πₖ))
         nu = np.clip(state.multipliers + self.eta_dual * view.values, 0.0, self.dual_cap)
         sizes = view.deviations
-        # Â_0/σ_0 + Σ νᵢ Âᵢ/σᵢ, times σ_0
-        units = np.divide(sizes[0], sizes[1:], out=np.zeros_like(nu), where=sizes[1:] > 0.0)
-        return Weights(1.0, nu * (units if sizes[0] > 0.0 else 1.0)), State(nu)
+        # Â_0/σ_0 + Σ νᵢ Âᵢ/σᵢ, times σ_0 (where Â_0 varies)
+        scale = sizes[0] if sizes[0] > 0.0 else 1.0
+        units = np.divide(scale, sizes[1:], out=np.zeros_like(nu), where=sizes[1:] > 0.0)
+        return Weights(1.0, nu * units), State(nu)
 
     def observe(self, state: State, view: View) -> State:
         return state
