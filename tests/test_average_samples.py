@@ -366,7 +366,7 @@ def test_a_learning_run_continues_from_its_checkpoint(tmp_path):
 def test_bad_statements_are_refused():
     cmdp = flow(0.9)
     simulator = twin(cmdp)
-    with pytest.raises(ValueError, match=r"samples cannot tell.*mixing=N"):
+    with pytest.raises(ValueError, match=r"samples cannot provide.*mixing=N"):
         ck.certify_by_simulation(simulator, ones(cmdp))
     for wrong, error in ((-1.0, ValueError), (np.inf, ValueError), ("10", TypeError), (True, TypeError)):
         with pytest.raises(error, match="mixing"):

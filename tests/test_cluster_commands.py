@@ -114,11 +114,11 @@ def test_a_sweep_from_a_file(workers, spec, tmp_path):
     ("change", "message"),
     [
         (("iterations", "iteration"), "unknown entry 'iteration'"),
-        (('subject = "paper"', ""), "says nothing of 'subject'"),
+        (('subject = "paper"', ""), "has no entry 'subject'"),
         (('subject = "paper"', "subject = 3"), "subject must be a text"),
         (("seeds = 2", "seeds = "), "not readable as TOML"),
         (("seeds = 2", "grid = 3"), "not readable as TOML"),
-        (('[methods.pmd-pd]\n[methods.slow]\nmethod = "npg-pd"', ""), "says nothing of 'methods'"),
+        (('[methods.pmd-pd]\n[methods.slow]\nmethod = "npg-pd"', ""), "has no entry 'methods'"),
     ],
 )
 def test_specs_that_are_wrong_are_refused(spec, tmp_path, change, message):
@@ -132,7 +132,7 @@ def test_specs_that_are_wrong_are_refused(spec, tmp_path, change, message):
 def test_a_spec_may_be_json_and_needs_a_folder(spec):
     file = spec(json.dumps({"subject": "paper", "methods": ["npg-pd"]}), "spec.json")
     found = CliRunner().invoke(cli, ["sweep", str(file)])
-    assert "says nothing of out" in str(found.exception)
+    assert "has no entry 'out'" in str(found.exception)
 
 
 @pytest.mark.slow

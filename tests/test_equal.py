@@ -285,7 +285,7 @@ def test_prices_go_from_rows_to_constraints_and_back():
     np.testing.assert_array_equal(cmdp.row_prices(prices), [1.0, 0.0, 2.0, 3.0, 4.0, 0.0])
     np.testing.assert_array_equal(cmdp.stated_prices(cmdp.row_prices(prices)), prices)
     np.testing.assert_array_equal(cmdp.violations(np.array([-1.0, -1.0, 1.0, 0.5, -2.0, 3.0])), [0.0, 1.0, 0.5, 3.0])
-    with pytest.raises(ValueError, match=r"not negative \(except for Equal and Between\)"):
+    with pytest.raises(ValueError, match=r"nonnegative \(except for Equal and Between\)"):
         ck.certify(cmdp, np.full((1, 2), 0.5), [1.0, 1.0, -1.0, 1.0])
     with pytest.raises(ValueError, match="the model has 4 constraints"):
         ck.certify(cmdp, np.full((1, 2), 0.5), np.ones(6))

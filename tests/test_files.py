@@ -100,7 +100,7 @@ def test_counts_and_multipliers_at_their_limits():
         check_count(2, "n", least=3)
     np.testing.assert_array_equal(check_multipliers([0.0, 2.0], 2, "multipliers"), [0.0, 2.0])
     for bad in ([-1e-300, 0.0], [np.inf, 0.0], [np.nan, 0.0]):
-        with pytest.raises(ValueError, match="finite and not negative"):
+        with pytest.raises(ValueError, match="finite and nonnegative"):
             check_multipliers(bad, 2, "multipliers")
 
 

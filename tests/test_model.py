@@ -636,7 +636,7 @@ def at_most(values=C, limit=5.0, name="power", **more):
 
 
 DIVIDE = "divide each row by its sum"
-FINITE = "probabilities must be finite and not negative"
+FINITE = "probabilities must be finite and nonnegative"
 NEED = "they need shape (S, A, S)"
 FITS = "the transitions have 3 states and 2 actions, so it must have shape (3, 2)"
 EXACTLY_ONE = "exactly one of reward (maximised) and cost (minimised) is needed"

@@ -124,11 +124,15 @@ REFUSALS = {
     "dual_cap negative": (
         call(ONE, "npg-pd", dual_cap=-1.0),
         ValueError,
-        "dual_cap must be a number that is not negative",
+        "dual_cap must be a nonnegative number",
     ),
     "dual_cap nan": (call(ONE, "npg-pd", dual_cap=np.nan), ValueError, "(infinity is allowed), got nan"),
     "dual_cap string": (call(ONE, "npg-pd", dual_cap="9"), ValueError, "(infinity is allowed), got '9'"),
-    "dual_cap complex": (call(ONE, "npg-pd", dual_cap=np.complex128(1)), ValueError, "dual_cap must be a number"),
+    "dual_cap complex": (
+        call(ONE, "npg-pd", dual_cap=np.complex128(1)),
+        ValueError,
+        "dual_cap must be a nonnegative number",
+    ),
     "dual_cap True": (call(ONE, "npg-pd", dual_cap=True), ValueError, "(infinity is allowed), got True"),
     "tolerance nan": (call(ONE, "crpo", tolerance=np.nan), ValueError, "tolerance must be finite, not nan"),
     "tolerance string": (call(ONE, "crpo", tolerance="0"), TypeError, "tolerance must be a number, not str"),
@@ -171,9 +175,9 @@ REFUSALS = {
         )
         for method in ("pmd-pd", "npg-pd")
         for what, value, kind, fragment in (
-            ("negative", [0.5, -0.5], ValueError, "must be finite and not negative"),
-            ("nan", [np.nan, 0.5], ValueError, "must be finite and not negative"),
-            ("inf", [0.5, np.inf], ValueError, "must be finite and not negative"),
+            ("negative", [0.5, -0.5], ValueError, "must be finite and nonnegative"),
+            ("nan", [np.nan, 0.5], ValueError, "must be finite and nonnegative"),
+            ("inf", [0.5, np.inf], ValueError, "must be finite and nonnegative"),
             ("too short", [0.5], ValueError, "have shape (1,); the model has 2 constraints, so they need shape (2,)"),
             ("too long", [1.0, 2.0, 3.0], ValueError, "have shape (3,); the model has 2 constraints"),
             ("number", 0.5, ValueError, "have shape (1,); the model has 2 constraints"),
@@ -315,9 +319,9 @@ def test_certify_and_evaluate_need_a_model(function, cmdp):
 
 
 BAD_MULTIPLIERS = {
-    "negative": ([0.5, -1e-9], ValueError, "multipliers must be finite and not negative, got"),
-    "nan": ([np.nan, 0.5], ValueError, "multipliers must be finite and not negative, got"),
-    "inf": ([np.inf, 0.5], ValueError, "multipliers must be finite and not negative, got"),
+    "negative": ([0.5, -1e-9], ValueError, "multipliers must be finite and nonnegative, got"),
+    "nan": ([np.nan, 0.5], ValueError, "multipliers must be finite and nonnegative, got"),
+    "inf": ([np.inf, 0.5], ValueError, "multipliers must be finite and nonnegative, got"),
     "too few": ([0.5], ValueError, "multipliers have shape (1,); the model has 2 constraints, so they need shape (2,)"),
     "too many": ([0.5, 0.5, 0.5], ValueError, "multipliers have shape (3,); the model has 2 constraints"),
     "none": ([], ValueError, "multipliers have shape (0,); the model has 2 constraints"),

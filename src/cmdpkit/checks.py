@@ -191,7 +191,7 @@ def check_rows(
             value = entries[row, column]
         raise ValueError(
             f"the probability of moving from {pair_name(int(row))} to state {state_name(column)} is {value} "
-            f"({such_entries(bad)}); probabilities must be finite and not negative"
+            f"({such_entries(bad)}); probabilities must be finite and nonnegative"
         )
     sums = np.asarray(transitions.sum(axis=1)).ravel()
     off = np.abs(sums - 1.0)
@@ -236,7 +236,7 @@ def check_initial(initial: Any, states: int) -> StateArray:
     bad = ~np.isfinite(distribution) | (distribution < 0.0)
     if bad.any():
         s = int(np.flatnonzero(bad)[0])
-        raise ValueError(f"initial[{s}] is {distribution[s]}; probabilities must be finite and not negative")
+        raise ValueError(f"initial[{s}] is {distribution[s]}; probabilities must be finite and nonnegative")
     total = distribution.sum()
     if abs(total - 1.0) > ROW_SUM_TOLERANCE:
         raise ValueError(f"initial sums to {total:.12g}, not 1; divide it by its sum if that is rounding")
@@ -250,7 +250,7 @@ def check_multipliers(multipliers: Any, m: int, name: str, signed: Any = False) 
         raise ValueError(f"{name} have shape {lam.shape}; the model has {m} constraints, so they need shape ({m},)")
     if not np.isfinite(lam).all() or ((lam < 0.0) & ~np.asarray(signed)).any():
         free = " (except for Equal and Between)" if np.any(signed) else ""
-        raise ValueError(f"{name} must be finite and not negative{free}, got {lam}")
+        raise ValueError(f"{name} must be finite and nonnegative{free}, got {lam}")
     return lam
 
 

@@ -150,7 +150,7 @@ def _cap(value: Any, name: str, _: int | None) -> float:
     import numbers
 
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value) or value < 0.0:
-        raise ValueError(f"{name} must be a number that is not negative (infinity is allowed), got {value!r}")
+        raise ValueError(f"{name} must be a nonnegative number (infinity is allowed), got {value!r}")
     return float(value)
 
 
@@ -177,7 +177,7 @@ def _each(value: Any, name: str, constraints: int | None, zero: bool) -> Any:
         count = "constraint" if constraints is None else f"of the {constraints} constraints"
         raise ValueError(f"{name} must be one number, or one number for each {count}, got shape {table.shape}")
     if not np.isfinite(table).all() or (table < 0.0).any() or (not zero and (table == 0.0).any()):
-        raise ValueError(f"{name} must be {'finite and not negative' if zero else 'positive and finite'}, got {value}")
+        raise ValueError(f"{name} must be {'finite and nonnegative' if zero else 'positive and finite'}, got {value}")
     return table
 
 
@@ -206,19 +206,19 @@ def _anything(value: Any, name: str, _: int | None) -> Any:
 
 NUMBER = Domain("a number", _number)
 POSITIVE = Domain("a positive number", _positive)
-NONNEGATIVE = Domain("a number that is not negative", _nonnegative)
+NONNEGATIVE = Domain("a nonnegative number", _nonnegative)
 ABOVE_ONE = Domain("a number greater than 1", _above_one)
 FRACTION = Domain("a number in [0, 1]", _fraction)
 PART = Domain("a positive number of at most 1", _part)
 GAMMA = Domain("a number in [0, 1)", _gamma)
-CAP = Domain("a number that is not negative, or infinity", _cap)
+CAP = Domain("a nonnegative number, or infinity", _cap)
 WHOLE = Domain("a whole number of at least 1", _whole, "whole")
 FLAG = Domain("True or False", _flag, "flag")
 POSITIVE_EACH = Domain(
     "a positive number, or one per constraint", lambda value, name, m: _each(value, name, m, zero=False), "numbers"
 )
 NONNEGATIVE_EACH = Domain(
-    "a number that is not negative, or one per constraint",
+    "a nonnegative number, or one per constraint",
     lambda value, name, m: _each(value, name, m, zero=True),
     "numbers",
 )

@@ -41,7 +41,7 @@ def _several(value: Any, name: str, _: int | None) -> int:
 CONFIDENCE = Domain("a number between 0 and 1", _confidence)
 SEVERAL = Domain("a whole number of at least 2", _several, "whole")
 POLICY = replace(OBJECT, words="a policy, or an (S, A) table of probabilities")
-MULTIPLIERS = replace(OBJECT, words="one number per constraint, not negative")
+MULTIPLIERS = replace(OBJECT, words="one nonnegative number per constraint")
 
 
 @dataclass(frozen=True)
@@ -111,17 +111,17 @@ class NeuralSettings:
     damping: float = option(0.1, NONNEGATIVE, "Added to the diagonal of the Fisher matrix.")
     cg_steps: int = option(15, WHOLE, "Maximum number of conjugate-gradient steps per policy step.")
     fisher_states: int = option(
-        500, WHOLE, "About so many states estimate the Fisher matrix; gradients are of all samples."
+        500, WHOLE, "Approximate number of states that estimate the Fisher matrix; gradients use all samples."
     )
     line_search: int = option(10, WHOLE, "Maximum number of line-search trials.")
     inner_steps: int = option(1, WHOLE, "Policy iterations per dual update.")
     alpha: float = option(
         1.0, NONNEGATIVE, "Weight of the KL divergence to the anchor policy; effective from the second inner step on."
     )
-    clip: float = option(0.2, PART, "Surrogate 'clip': how far from 1 a ratio of probabilities counts.")
+    clip: float = option(0.2, PART, "Surrogate 'clip': probability ratios are clipped to [1 - clip, 1 + clip].")
     temperature: float = option(1.5, POSITIVE, "Surrogate 'penalty': weight of the divergence.")
     policy_rate: float = option(3e-4, POSITIVE, "Learning rate of the policy, of the surrogates 'clip' and 'penalty'.")
-    policy_epochs: int = option(10, WHOLE, "At most so many passes over each batch, of 'clip' and 'penalty'.")
+    policy_epochs: int = option(10, WHOLE, "Maximum number of passes over each batch, of 'clip' and 'penalty'.")
     policy_minibatch: int = option(128, WHOLE, "Minibatch size of 'clip' and 'penalty'.")
     normalise: bool = option(True, FLAG, "Scale observations by their running mean and standard deviation.")
     margin: Any = option(
@@ -197,7 +197,9 @@ class Sampling:
     slater: float | None = option(None, POSITIVE, "Theorem 3: margin by which all limits can be met.")
     certificate_rollouts: int = option(10_000, SEVERAL, "Fresh rollouts for the certificates of a simulator's result.")
     mixing: float | None = option(
-        None, NONNEGATIVE, "Certificates of a simulator's averages: steps to a common state, on average, at most."
+        None,
+        NONNEGATIVE,
+        "Certificates of a simulator's averages: upper bound on the expected number of steps to a common state.",
     )
 
     def __post_init__(self) -> None:

@@ -106,7 +106,7 @@ class _Proof(NamedTuple):
 
 
 def _supported(cmdp: CMDP, policy: TabularPolicy | MixturePolicy) -> _Proof | None:
-    """The multipliers that a policy determines which is the best one, or nearly so.
+    """The multipliers that follow from a policy that is optimal, or nearly so.
 
     None if they do not prove that it is, or if it randomises in many states.
     """
@@ -138,7 +138,7 @@ def _supported(cmdp: CMDP, policy: TabularPolicy | MixturePolicy) -> _Proof | No
 
 def _upper_end(cmdp: CMDP, v: Array, prices: Array, values: Array) -> tuple[float, float]:
     """What no bound exceeds, because of a policy with V_0..V_m, and how far below that the best bound may be."""
-    # G(λ) ≤ V_0 + λ · V
+    # G(λ) ≤ V_0 + λ · V; twice these prices leave room for better ones
     upper, weights = float(v[0] + 2.0 * prices @ np.maximum(v[1:], 0.0)), np.append(1.0, prices)
     rounding = 4.0 * backup_rounding(cmdp, weights, float(np.abs(values @ weights).max())) / cmdp.step_weight
     return upper, EXACT * cmdp.proof_scale(upper) + rounding

@@ -53,7 +53,7 @@ class SimulationCertificate:
     objective_interval: tuple[float, float]
     constraint_values: Array  # (m,)
     intervals: Array  # (m, 2)
-    verdicts: list[str]  # satisfied, violated or undecided, one a limit; an `Equal` is never proved by sampling
+    verdicts: list[str]  # satisfied, violated or undecided, one per limit; an `Equal` is never proved by sampling
     more_rollouts: list[int | None]  # about how many more would decide each undecided limit; None: out of reach
     rollouts: int
     horizon: int
@@ -170,12 +170,12 @@ class Lengths:
 def averaging(
     simulator: Simulator, bias: float, confidence: float, rollouts: int, horizon: int | None = None
 ) -> Lengths:
-    """The lengths of rollouts for averages; those that nobody would wait for are refused."""
+    """The lengths of rollouts for averages; raises an error if they would be impractically long."""
     lengths = Lengths(horizon, bias, (1.0 - confidence) / (1 + simulator.num_constraints))
     if lengths.too_many(rollouts):
         raise ValueError(
             f"{rollouts} rollouts that are long enough for this average have {rollouts * lengths.of(rollouts):.1e} "
-            f"transitions, because the process forgets where it was only after about {bias:.3g} steps. Take fewer "
+            f"transitions, because the process mixes slowly, within about {bias:.3g} steps. Take fewer "
             "rollouts, or give horizon, for wider intervals; evaluate() and certify() of a model are exact"
         )
     return lengths
@@ -215,14 +215,14 @@ def _bias(model: Any, mixture: MixturePolicy, mixing: float | None) -> float:
         return mixing
     if not isinstance(model, CMDP):
         raise ValueError(
-            "rollouts prove a long-run average only if it is known how soon the process forgets where it was, and "
-            "samples cannot tell. State it: certify_by_simulation(..., mixing=N) or Sampling(mixing=N) if "
+            "certifying a long-run average by rollouts requires a bound on the mixing time, which samples cannot "
+            "provide: pass certify_by_simulation(..., mixing=N) or Sampling(mixing=N) if "
             f"{COMMON_STATE.format('N')}"
         )
     bounds = [bias_bound(model, policy.pi) for policy in mixture.policies]
     if not np.isfinite(bounds).all():
         raise ValueError(
-            "how soon the process forgets where it was cannot be proved: parts of the model are left too seldom. "
+            "no bound on the mixing time can be proved: parts of the model are left too seldom. "
             f"evaluate() and certify() of it are exact; or give mixing=N if {COMMON_STATE.format('N')}"
         )
     return float(mixture.weights @ np.array(bounds))
@@ -325,7 +325,7 @@ def _certificate(
 
 
 OUT_OF_REACH = 10**12
-"""Nobody draws as many rollouts."""
+"""Larger numbers of rollouts are reported as out of reach."""
 
 
 def rollouts_that_decide(variance: float, span: float, rollouts: int, delta: float, distance: float) -> int | None:

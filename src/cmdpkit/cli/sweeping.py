@@ -51,7 +51,7 @@ def sweep(spec: str, out: str | None, cluster: str | None, parameters: tuple[str
     content = _read(spec)
     folder = out or content.get("out")
     if folder is None:
-        raise ValueError(f"{spec} says nothing of out; give the folder of the runs there, or by --out")
+        raise ValueError(f"{spec} has no entry 'out'; give the folder of the runs there, or by --out")
     subject = _subject(content["subject"], parameters, spec)
     given: dict[str, Any] = {name: content[name] for name in PLAIN if name in content}
     found = run(
@@ -100,7 +100,7 @@ def _read(spec: str) -> dict[str, Any]:
         raise ValueError(f"{spec}: unknown entry {unknown[0]!r}; it may have {', '.join(KEYS)}")
     missing = [name for name in ("subject", "methods") if name not in content]
     if missing:
-        raise ValueError(f"{spec} says nothing of {missing[0]!r}")
+        raise ValueError(f"{spec} has no entry {missing[0]!r}")
     wrong = [name for name in TABLES if not isinstance(content.get(name, {}), dict)]
     if wrong:
         raise ValueError(f"{spec}: {wrong[0]} must be a table, [{wrong[0]}]")

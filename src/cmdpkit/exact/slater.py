@@ -1,4 +1,4 @@
-"""By how much all limits can be met at once, or are missed at least: min_π max_i V_i(π), certified from both sides.
+"""By how much all limits can be met at once, or are missed at least: min_π max_i V_i(π), from both sides.
 
 It is a constrained MDP itself: minimise t subject to V_i(π) ≤ t. The number t becomes a decision of the policy in one
 more state, which no transition enters or leaves: with probability q of its first action it adds

@@ -107,16 +107,17 @@ class Rollouts:
     def outlook(self, policy: TabularPolicy) -> Outlook:
         """Every Q̂_i from the same rollouts, and V̂_i with the visits from others."""
         simulator, zero = self.simulator, np.zeros(self.simulator.states)
-        (count, horizon), length = self.plan.value_rollouts(), self._length(self.plan.value_rollouts()[1])
-        parts, sums, visits = self.meter.parts(count, length, VISITS), np.zeros(simulator.num_rows + 1), zero
+        count, horizon = self.plan.value_rollouts()
+        parts = self.meter.parts(count, self._length(horizon), VISITS)
+        sums, visits = np.zeros(simulator.num_rows + 1), zero
         for means, seen, transitions in in_order(
             _visit, parts, simulator, (policy.pi, horizon), name=_name, stop=self.meter.breathe
         ):
             sums, visits = sums + means, visits + seen
             self.meter.samples += transitions
         each = np.diag(simulator.units)
-        rollouts, horizon = self.plan.action_rollouts(each[0], 0.0, 1)
-        found = self._returns(policy, rollouts, horizon, simulator.pairs.count, weights=each, state_cost=zero)
+        rollouts, ahead = self.plan.action_rollouts(each[0], 0.0, 1)
+        found = self._returns(policy, rollouts, ahead, simulator.pairs.count, weights=each, state_cost=zero)
         if rollouts > 1:
             variances = np.maximum(found.squares / rollouts - found.means**2, 0.0) / (rollouts - 1)
         else:  # a single rollout does not tell its error: take what differs between the pairs

@@ -44,7 +44,7 @@ class MixturePolicy:
         count = len(self.policies)
         table = np.full(count, 1.0 / count) if weights is None else as_floats(weights, "weights")
         if table.shape != (count,) or not np.isfinite(table).all() or (table < 0.0).any():
-            raise ValueError(f"a mixture of {count} policies needs as many weights, all finite and not negative")
+            raise ValueError(f"a mixture of {count} policies needs as many weights, all finite and nonnegative")
         if abs(table.sum() - 1.0) > ROW_SUM_TOLERANCE:
             raise ValueError(f"the weights of a mixture sum to {table.sum():.12g}, not 1")
         self.weights: Array = freeze(table / table.sum())  # one per policy

@@ -21,7 +21,7 @@ class PCPO:
 
         ν = (V/length − t g_0ᵀF⁻¹g_1)₊ / g_1ᵀF⁻¹g_1
 
-    and for several a quadratic program. Other than in the paper, a line search follows: a step that is longer than the
+    and for several a quadratic program. Unlike in the paper, a line search follows: a step that is longer than the
     radius allows, or after which the samples predict that a limit is exceeded by more than before, is shortened.
     """
 

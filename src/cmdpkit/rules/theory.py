@@ -155,7 +155,7 @@ class Theorem3:
 
     @property
     def error_factor(self) -> float:
-        # q = 6/(1 − γ)² + 4/(1 − γ)³: an error e_Q costs q e_Q a macro step     (Lemmas cor_cen_estimate, push-app-A)
+        # q = 6/(1 − γ)² + 4/(1 − γ)³: an error e_Q costs q e_Q per macro step     (Lemmas cor_cen_estimate, push-app-A)
         return 6.0 / (1.0 - self.gamma) ** 2 + 4.0 / (1.0 - self.gamma) ** 3
 
     @property

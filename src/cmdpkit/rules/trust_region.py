@@ -78,7 +78,7 @@ class TrustRegionPMDPD:
     """PMD-PD with an implicit dual step within a trust region: the default of `train`, without anything to tune."""
 
     pull: float = option(0.3, PART, "Part of a violation that one step is asked to remove.")
-    memory: float = option(2.0, POSITIVE, "Weight of the last multipliers against those that this asks for.")
+    memory: float = option(2.0, POSITIVE, "Weight of the proximal term that keeps multipliers near their last values.")
 
     def start(self, view: View) -> State:
         m = view.values.size
@@ -108,7 +108,7 @@ class TrustRegionPMDPD:
         return Weights(float(known[0]), lam), state._replace(multipliers=lam, prices=prices, reach=reach)
 
     def observe(self, state: State, view: View) -> State:
-        # b⁺ = b + (1 − √(1 − pull))² V, with V no larger than what a step can be asked to remove a part of
+        # b⁺ = b + (1 − √(1 − pull))² V, with V clipped to ±reach/pull, what a step can be asked to remove a part of
         most = state.reach / self.pull
         rest = state.rest + (1.0 - np.sqrt(1.0 - self.pull)) ** 2 * np.clip(view.values, -most, most)
         lowest = np.where(state.prices > 0.0, -state.reach, 0.0)  # a limit that costs nothing has nothing to give back

@@ -27,8 +27,8 @@ BEST = "HiGHS's branch and bound finds no better deterministic policy; the certi
 PROVED = "The certificate proves the policy, which is deterministic, optimal and feasible to the tolerance."
 NONE = "HiGHS's branch and bound finds no deterministic policy that meets all limits."
 CLASSES = (
-    "This is the best deterministic policy found. Policies can end in several classes, among which HiGHS's program "
-    "cannot tell; deterministic_bound is what no deterministic policy surpasses."
+    "This is the best deterministic policy found. Policies can end in several classes, which the integer program "
+    "cannot distinguish; deterministic_bound is what no deterministic policy surpasses."
 )
 RANDOMISE = "A randomised one does: solve without deterministic=True, or relax a limit."
 

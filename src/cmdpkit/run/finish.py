@@ -49,7 +49,7 @@ LARGE = 20_000
 """Up to this many state-action pairs an LP is asked where the columns end without a proof."""
 
 COLUMNS = ("objective", "violation", "bound", "multipliers", "time")
-"""The history of an exact method, one row an oracle call."""
+"""The history of an exact method, one row per oracle call."""
 
 
 def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget, start: Start | None = None) -> Outcome:

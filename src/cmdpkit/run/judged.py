@@ -22,7 +22,7 @@ from cmdpkit.simulators import Simulator
 LEARNED = "All iterations are done; the certificate says how good the policy is. More iterations or rollouts help."
 NO_BOUNDS = "There is no certificate, because the simulator has no bounds; the values are estimates from the run."
 NO_MIXING = (
-    "There is no certificate, because samples do not tell how soon the process forgets where it was; state it as "
+    "There is no certificate, because samples do not bound the mixing time; state a bound as "
     "Sampling(mixing=...). The values are estimates from the run."
 )
 NO_TIME = "There is no certificate, because it was interrupted; the values are estimates from the run."
@@ -108,7 +108,7 @@ def _judge(simulator: Simulator, policy: Any, sampling: Sampling, seed: int) -> 
 
 
 def _can_judge(simulator: Simulator, sampling: Sampling) -> bool:
-    """Rollouts prove an average only if it is stated how soon a process forgets where it was."""
+    """Rollouts prove an average only if a bound on the mixing time is stated."""
     return simulator.criterion != "average" or sampling.mixing is not None
 
 

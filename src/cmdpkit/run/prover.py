@@ -44,7 +44,7 @@ class Proved(NamedTuple):
 
 
 class Prover:
-    """Looks for a certificate when the method says that it has arrived, and else at every tenth part of the run.
+    """Attempts a proof when the method reports convergence, otherwise each time the run has grown by a tenth.
 
     It does so only when a policy is near enough to the limits.
     """

@@ -26,7 +26,7 @@ class Detail(NamedTuple):
 
 
 class TrainingRecorder:
-    """Rows that describe the policy before each step, and the multipliers with which it was improved."""
+    """Rows that describe the policy before each step, and the multipliers that the rule had found until then."""
 
     def __init__(self, learner: NeuralLearner, budget: Budget) -> None:
         self.learner, self.budget = learner, budget

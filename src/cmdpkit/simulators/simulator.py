@@ -81,7 +81,7 @@ class Simulator(Problem):
             one more state for the end, at which all quantities are 0, and take a gamma near 1: a sum is then off by at
             most T (1 − gamma) times that of its absolute terms.
         average: long-run averages per step, instead of gamma. They are learned from pooled transitions, and
-            certificates need a statement on how soon the process forgets where it was, `Sampling(mixing=...)`.
+            certificates need a bound on the mixing time, `Sampling(mixing=...)`.
         constraints: limits without values, as in `AtMost(None, 5.0, name="power")`; the values come from `step`.
         maximise: True if row 0 is a reward, False for a cost.
         objective_name, objective_per_step: as for `CMDP`.
