@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -131,77 +130,101 @@ def solve(
         ('OPTIMAL', 4.462444, 0.24267)
     """
     check_call(model, tol, max_iterations, time_limit, seed, callback)
+    limits = (tol, max_iterations, time_limit, seed, progress, callback)
+    return _solve(
+        model, Call(method, *limits, sampling, budget, checkpoint, resume, start, deterministic, cluster, options)
+    )
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of `solve` apart from the model."""
+
+    method: Any
+    tol: float
+    max_iterations: int | None
+    time_limit: float | None
+    seed: int
+    progress: bool
+    callback: Callback | None
+    sampling: Any
+    transitions: Any  # budget=
+    checkpoint: Any
+    resume: bool | None
+    start: Any
+    deterministic: Any
+    cluster: str | None
+    options: dict[str, Any]
+
+    def progress_bar(
+        self, name: str, total: int | None, time_left: bool = False
+    ) -> contextlib.AbstractContextManager[Callback | None]:
+        """The callback, which also updates a progress bar if one was asked for."""
+        if not self.progress:
+            return contextlib.nullcontext(self.callback)
+        from cmdpkit.report import progress_watcher
+
+        return progress_watcher(name, total, self.callback, time_left)
+
+
+def _solve(model: CMDP | Simulator | ShardedCMDP, call: Call) -> Result:
     if isinstance(model, ShardedCMDP):
-        others = {"sampling": sampling, "budget": budget, "start": start, "deterministic": deterministic or None}
-        options |= {"checkpoint": checkpoint, "resume": resume, "cluster": check_cluster(cluster)}
-        return _solve_blocks(model, method, tol, max_iterations, time_limit, progress, callback, others, options)
+        return _solve_blocks(model, call)
     if isinstance(model, CMDP) and model.lowering is not None:
-        check_lowered_sampling(model, sampling)
-        if options.get("initial_policy") is not None:
-            options["initial_policy"] = lowered_policy(model, options["initial_policy"], "initial_policy")
-        begun = None if start is None else lowered_start(start, model)
-        general = (
-            tol,
-            max_iterations,
-            time_limit,
-            seed,
-            progress,
-            callback,
-            sampling,
-            budget,
-            checkpoint,
-            resume,
-            begun,
-            deterministic,
-            cluster,
-        )
-        LOG.info("%r is solved as a discounted model with %d states", model, model.lowering.model.states)
-        return _raised(model, solve(model.lowering.model, method, *general, **options))
-    if deterministic is not False:
-        check_deterministic(model, deterministic, method, sampling, options)
-    if isinstance(model, Simulator) and sampling is None:
-        sampling = Sampling(estimator="pooled" if model.criterion == "average" else "truncated")
-    if check_cluster(cluster) is not None and sampling is None:
+        return _solve_lowered(model, model.lowering.model, call)
+    if call.deterministic is not False:
+        check_deterministic(model, call.deterministic, call.method, call.sampling, call.options)
+    if isinstance(model, Simulator) and call.sampling is None:
+        call = replace(call, sampling=Sampling(estimator="pooled" if model.criterion == "average" else "truncated"))
+    if check_cluster(call.cluster) is not None and call.sampling is None:
         raise ValueError(
             "cluster= is for learning from samples; exact methods run in this process. Learn from samples with "
             "sampling=cmdpkit.Sampling(...), or leave out cluster"
         )
-    begin = None if start is None else start_from(start, model)
+    begin = None if call.start is None else start_from(call.start, model)
     if begin is not None:
-        options = with_start_options(begin, method, sampling is not None, options)
-    if sampling is not None:
-        return _solve_by_samples(
-            model,
-            method,
-            sampling,
-            max_iterations,
-            time_limit,
-            seed,
-            progress,
-            callback,
-            budget,
-            checkpoint,
-            resume,
-            cluster,
-            options,
-        )
+        call = replace(call, options=with_start_options(begin, call.method, call.sampling is not None, call.options))
+    if call.sampling is not None:
+        return _solve_by_samples(model, call)
     assert isinstance(model, CMDP)
-    if budget is not None:
+    return _solve_exactly(model, call, begin)
+
+
+def _solve_lowered(cmdp: CMDP, discounted: CMDP, call: Call) -> Result:
+    """Solve the discounted model with the same values, and state the result as one of the model itself."""
+    check_lowered_sampling(cmdp, call.sampling)
+    options = dict(call.options)
+    if options.get("initial_policy") is not None:
+        options["initial_policy"] = lowered_policy(cmdp, options["initial_policy"], "initial_policy")
+    start = None if call.start is None else lowered_start(call.start, cmdp)
+    LOG.info("%r is solved as a discounted model with %d states", cmdp, discounted.states)
+    result = _solve(discounted, replace(call, start=start, options=options))
+    policies = ("policy", "last_policy", "average_policy")
+    own = {name: raised_policy(cmdp, getattr(result, name)) for name in policies}
+    return replace(result, model=cmdp, **own)
+
+
+# -- exact values ----------------------------------------------------------------------------------------------------
+
+
+def _solve_exactly(model: CMDP, call: Call, begin: Start | None) -> Result:
+    if call.transitions is not None:
         raise ValueError("budget is for learning from samples: sampling=cmdpkit.Sampling(...)")
-    choice, xi = exact_choice(model, method, options)
-    name = method if isinstance(method, str) else choice.name if choice else ""
-    check_checkpoint(checkpoint, resume, name, choice is not None)
+    tol, max_iterations = call.tol, call.max_iterations
+    choice, xi = exact_choice(model, call.method, call.options)
+    name = call.method if isinstance(call.method, str) else choice.name if choice else ""
+    check_checkpoint(call.checkpoint, call.resume, name, choice is not None)
     to_the_end = max_iterations is None and tol > 0.0 and choice is not None and choice.method.steps == "growing"
     if max_iterations is None and choice is not None:
         max_iterations = GROWING_ITERATIONS if choice.method.steps == "growing" else FIRST_ORDER_ITERATIONS
     store = None
-    if choice is not None and checkpoint is not None:
-        store = checkpoint_of(model, choice, checkpoint, resume, tol, max_iterations)
+    if choice is not None and call.checkpoint is not None:
+        store = checkpoint_of(model, choice, call.checkpoint, call.resume, tol, max_iterations)
     LOG.info("solving %r by %s, tol=%g", model, name, tol)
-    with _progress_bar(progress, name, max_iterations, callback) as watch:
-        allowed = Budget(max_iterations, time_limit, watch)
+    with call.progress_bar(name, max_iterations) as watch:
+        allowed = Budget(max_iterations, call.time_limit, watch)
         with allowed.catching_ctrl_c(), hurrying(allowed.exhausted), OneBlasThread(model):
-            if deterministic:
+            if call.deterministic:
                 outcome = solve_deterministic(model, tol, allowed, begin)
             elif model.is_extreme:
                 refuse_units(model, choice, xi)
@@ -213,7 +236,7 @@ def solve(
                 outcome = run_balanced(model, solver, allowed, tol)
             else:
                 outcome = _run(model, allowed, name, choice, xi, tol, store, begin, to_the_end)
-            if method == "auto" and not deterministic:
+            if name == "auto" and not call.deterministic:
                 outcome = with_exact_arithmetic(model, outcome, tol, allowed)
             if outcome.certificate.infeasibility is not None:
                 outcome = with_least_violation(model, outcome, allowed)
@@ -248,89 +271,44 @@ def _run(
     return with_others_behind(cmdp, outcome, tol, budget) if method == "auto" else outcome
 
 
-def _raised(cmdp: CMDP, result: Result) -> Result:
-    """The result of the discounted model with the same values, as one of the model itself."""
-    policies = ("policy", "last_policy", "average_policy")
-    own = {name: raised_policy(cmdp, getattr(result, name)) for name in policies}
-    return replace(result, model=cmdp, **own)
-
-
 # -- models in blocks ------------------------------------------------------------------------------------------------
 
 
-def _solve_blocks(
-    model: ShardedCMDP,
-    method: Any,
-    tol: float,
-    max_iterations: int | None,
-    time_limit: float | None,
-    progress: bool,
-    callback: Callback | None,
-    others: dict[str, Any],
-    options: dict[str, Any],
-) -> Result:
+def _solve_blocks(model: ShardedCMDP, call: Call) -> Result:
     from cmdpkit.sharded.facade import ARGUMENTS, solve_sharded
 
-    wrong = [name for name, value in others.items() if value is not None]
+    cluster = check_cluster(call.cluster)
+    others = {"sampling": call.sampling, "budget": call.transitions, "start": call.start}
+    wrong = [name for name, value in others.items() if value is not None] + ["deterministic"] * bool(call.deterministic)
     if wrong:
         raise ValueError(f"{wrong[0]} is not for a ShardedCMDP, which takes {ARGUMENTS}")
-    LOG.info("solving %r in %d blocks, tol=%g", model, model.blocks, tol)
-    with _progress_bar(progress, str(method), max_iterations, callback) as watch:
-        allowed = Budget(max_iterations, time_limit, watch)
+    general = {"checkpoint": call.checkpoint, "resume": call.resume, "cluster": cluster}
+    LOG.info("solving %r in %d blocks, tol=%g", model, model.blocks, call.tol)
+    with call.progress_bar(str(call.method), call.max_iterations) as watch:
+        allowed = Budget(call.max_iterations, call.time_limit, watch)
         with allowed.catching_ctrl_c(), hurrying(allowed.exhausted):
-            return solve_sharded(model, method, tol, allowed, **options)
+            return solve_sharded(model, call.method, call.tol, allowed, **call.options, **general)
 
 
 # -- learning from samples -------------------------------------------------------------------------------------------
 
 
-def _solve_by_samples(
-    model: CMDP | Simulator,
-    method: Any,
-    sampling: Any,
-    max_iterations: int | None,
-    time_limit: float | None,
-    seed: int,
-    progress: bool,
-    callback: Callback | None,
-    transitions: Any,
-    checkpoint: Any,
-    resume: bool | None,
-    cluster: str | None,
-    options: dict[str, Any],
-) -> Result:
+def _solve_by_samples(model: CMDP | Simulator, call: Call) -> Result:
     """Learn from samples, then certify policy and mixture: with the model if there is one, or by rollouts."""
-    choice = sampled_choice(model, method, sampling, options)
-    if transitions is not None:
-        check_count(transitions, "budget", least=0)
-    check_checkpoint(checkpoint, resume, choice.name)
+    sampling, max_iterations, seed = call.sampling, call.max_iterations, int(call.seed)
+    choice = sampled_choice(model, call.method, sampling, call.options)
+    if call.transitions is not None:
+        check_count(call.transitions, "budget", least=0)
+    check_checkpoint(call.checkpoint, call.resume, choice.name)
     if max_iterations is None and not sampling.schedule:
         max_iterations = SAMPLED_ITERATIONS
     slater = sampling.slater
     if sampling.schedule and slater is None and isinstance(model, CMDP) and model.num_constraints:
         slater = slater_margin(model)
-    bar = _progress_bar(progress, choice.name, max_iterations, callback, time_left=True)
-    with using(cluster), bar as watch:
-        allowed = Budget(max_iterations, time_limit, watch, transitions)
+    # Learning needs no more of a model than its samples.
+    simulator = ModelSimulator(model) if isinstance(model, CMDP) else model
+    with using(call.cluster), call.progress_bar(choice.name, max_iterations, time_left=True) as watch:
+        allowed = Budget(max_iterations, call.time_limit, watch, call.transitions)
         with allowed.catching_ctrl_c(), hurrying(allowed.exhausted):
-            learned = learn(_simulator(model), choice, sampling, allowed, int(seed), checkpoint, resume, slater)
-            return judged(model, choice.name, sampling, learned, allowed, int(seed))
-
-
-def _simulator(model: CMDP | Simulator) -> Simulator:
-    """Of a discounted model, perhaps one that stands for a horizon: learning needs no more."""
-    return ModelSimulator(model) if isinstance(model, CMDP) else model
-
-
-@contextlib.contextmanager
-def _progress_bar(
-    show: bool, method: str, total: int | None, callback: Callback | None, time_left: bool = False
-) -> Iterator[Callback | None]:
-    """The callback, which also updates a progress bar if `show` is True."""
-    if not show:
-        yield callback
-        return
-    from cmdpkit.report import progress_watcher
-
-    with progress_watcher(method, total, callback, time_left) as watch:
-        yield watch
+            learned = learn(simulator, choice, sampling, allowed, seed, call.checkpoint, call.resume, slater)
+            return judged(model, choice.name, sampling, learned, allowed, seed)
