@@ -1557,8 +1557,8 @@ MUTANTS: list[Mutant] = [
         ),
         ("min(total.rollouts, max_rollouts - total.rollouts)", "total.rollouts", "more is drawn than allowed"),
         (
-            "least <= lower[i] and upper[i] <= most",
-            "least <= upper[i] and upper[i] <= most",
+            "least <= lower and upper <= most",
+            "least <= upper and upper <= most",
             "AtLeast is judged at the wrong end",
         ),
         ("np.abs(simulator.units[stated])", "np.ones(stated.size)", "limits per step are judged by the sum"),

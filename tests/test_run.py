@@ -215,10 +215,10 @@ def learner_of(cmdp, method, **options):
 
 def test_default_steps_follow_the_costs_that_are_stepped_on():
     """5 / span: of the objective, or of the largest cost where a constraint is stepped on by itself."""
-    assert learner_of(wide(), "npg-pd")[0].step == pytest.approx(5.0 / 2.0)
-    assert learner_of(wide(), "crpo")[0].step == pytest.approx(5.0 / 8.0)
-    assert learner_of(wide(reward=9.0), "crpo")[0].step == pytest.approx(5.0 / 9.0)
-    assert learner_of(wide(), "crpo", step=0.3)[0].step == 0.3
+    assert learner_of(wide(), "npg-pd").step == pytest.approx(5.0 / 2.0)
+    assert learner_of(wide(), "crpo").step == pytest.approx(5.0 / 8.0)
+    assert learner_of(wide(reward=9.0), "crpo").step == pytest.approx(5.0 / 9.0)
+    assert learner_of(wide(), "crpo", step=0.3).step == 0.3
 
 
 def test_default_steps_from_samples():
@@ -255,7 +255,7 @@ def test_the_theorem_ends_no_later_than_it_is_told_to():
 def test_the_entropy_bonus_leaves_room_for_a_proof():
     """α log|A| / (1 − γ) ≤ tol/2."""
     plain = ck.CMDP(np.ones((1, 2, 1)), reward=[[0.0, 3.0]], gamma=0.5)
-    learner, _ = learner_of(plain, "npg-entropy")
+    learner = learner_of(plain, "npg-entropy")
     assert learner.alpha == pytest.approx(0.5e-6 * 0.5 / np.log(2.0))
     assert learner.step == pytest.approx(1.0 / learner.alpha)
 

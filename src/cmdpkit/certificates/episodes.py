@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cmdpkit.certificates.rollouts import ROUNDING, SimulationCertificate, half_width, rollouts_that_decide
+from cmdpkit.certificates.rollouts import ROUNDING, SimulationCertificate, half_width, rollouts_that_decide, verdict_of
 from cmdpkit.checks import Array, check_confidence, check_cost_limits, check_count, check_flag, check_gamma
 
 NORMAL = "the means of so many episodes are nearly normal"
@@ -74,8 +74,7 @@ def judge_on_episodes(
     verdicts: list[str] = []
     more: list[int | None] = []
     for i, limit in enumerate(limits, start=1):
-        kept, broken = upper[i] <= limit, lower[i] > limit
-        verdicts.append("satisfied" if kept else "violated" if broken else "undecided")
+        verdicts.append(verdict_of(lower[i], upper[i], -np.inf, limit))
         distance = abs(float(mean[i]) - limit)
         undecided = verdicts[-1] == "undecided"
         more.append(rollouts_that_decide(variance[i], spans[i], episodes, share, distance) if undecided else 0)

@@ -295,17 +295,13 @@ def _certificate(
     more: list[int | None] = []
     for i, limit in enumerate(simulator.constraints, start=1):
         least, most = limit.ends
-        kept, broken = least <= lower[i] and upper[i] <= most, lower[i] > most or upper[i] < least
-        verdicts.append("satisfied" if kept else "violated" if broken else "undecided")
-        distance, off = (
-            min(abs(values[i] - least), abs(values[i] - most)) / units[i],
-            0.5 * (rest_high[i] - rest_low[i]),
-        )
+        verdicts.append(verdict_of(lower[i], upper[i], least, most))
+        distance = min(abs(values[i] - least), abs(values[i] - most)) / units[i]
+        off = 0.5 * (rest_high[i] - rest_low[i])
         if verdicts[-1] != "undecided":
             more.append(0)
-        elif (
-            lengths.fixed is None
-        ):  # rollouts grow with their number: all parts of the interval shrink in proportion to it
+        elif lengths.fixed is None:
+            # rollouts grow with their number: all parts of the interval shrink in proportion to it
             needed = n * (width[i] + off) / distance if distance else np.inf
             more.append(max(math.ceil(needed) - n, 1) if needed < OUT_OF_REACH else None)
         else:
@@ -322,6 +318,13 @@ def _certificate(
         horizon=horizon,
         samples=total.transitions,
     )
+
+
+def verdict_of(lower: float, upper: float, least: float, most: float) -> str:
+    """What an interval that contains a value says about its limits."""
+    if least <= lower and upper <= most:
+        return "satisfied"
+    return "violated" if lower > most or upper < least else "undecided"
 
 
 OUT_OF_REACH = 10**12

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
@@ -33,7 +32,7 @@ from cmdpkit.primal_dual import primal_dual
 from cmdpkit.run.budget import Budget, Snapshot
 from cmdpkit.run.choice import Choice, choose
 from cmdpkit.run.first_order import exact_learner, with_start
-from cmdpkit.run.history import History
+from cmdpkit.run.history import oracle_history, oracle_row
 from cmdpkit.run.outcome import Outcome
 from cmdpkit.run.pivoted import as_good, solve_by_pivots
 from cmdpkit.run.recorder import ExactRecorder
@@ -48,9 +47,6 @@ NEIGHBOURHOOD = 3
 LARGE = 20_000
 """Up to this many state-action pairs an LP is asked where the columns end without a proof."""
 
-COLUMNS = ("objective", "violation", "bound", "multipliers", "time")
-"""The history of an exact method, one row per oracle call."""
-
 
 def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget, start: Start | None = None) -> Outcome:
     """Columns to the end; "auto" lets PMD-PD find the neighbourhood first, where its steps are cheap.
@@ -63,7 +59,7 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget, start:
         return vertex
     search = ColumnSearch(cmdp, tol, budget.exhausted)
     search.aim = 0.5 * (min(tol, TO_THE_END) if cmdp.states <= SMALL else tol)
-    rows: list[tuple[Any, ...]] = []
+    rows: list[tuple[Array, ...]] = []
     told = -1
     policy, certificate = None, None
     status = budget.spent(0)
@@ -76,7 +72,7 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget, start:
         for _ in steps(search, question) if status is None else ():
             if search.oracle_calls > told:
                 snapshot, told = _snapshot(search, budget.elapsed), search.oracle_calls
-                rows.append(tuple(np.copy(getattr(snapshot, name)) for name in COLUMNS))
+                rows.append(oracle_row(snapshot))
                 budget.tell(snapshot)
             if search.farkas is not None:
                 status = Status.INFEASIBLE
@@ -96,12 +92,7 @@ def solve_by_columns(cmdp: CMDP, method: str, tol: float, budget: Budget, start:
         policy, certificate = _polished(search, policy, certificate, tol)
         status = Status.OPTIMAL if certificate.optimal(tol) else Status.NUMERICAL_ERROR
     assert status is not None
-    return Outcome(status, policy, certificate, _history(rows), search.oracle_calls, memory=remember(search))
-
-
-def _history(rows: list[tuple[Any, ...]]) -> History:
-    columns = zip(*rows, strict=True) if rows else ((),) * len(COLUMNS)
-    return History(dict(zip(COLUMNS, columns, strict=True)))
+    return Outcome(status, policy, certificate, oracle_history(rows), search.oracle_calls, memory=remember(search))
 
 
 def _seek_neighbourhood(search: ColumnSearch, budget: Budget) -> Array | None:
@@ -109,7 +100,8 @@ def _seek_neighbourhood(search: ColumnSearch, budget: Budget) -> Array | None:
     cmdp = search.cmdp
     if cmdp.num_rows < 2 or cmdp.states > SMALL:
         return None
-    learner, choice = exact_learner(cmdp, growing_steps(cmdp), 0.0)
+    choice = growing_steps(cmdp)
+    learner = exact_learner(cmdp, choice, 0.0)
     recorder = ExactRecorder(cmdp, learner)
     for iterate in islice(primal_dual(learner, choice.rule), NEIGHBOURHOOD):
         recorder.add(iterate, budget.elapsed)
@@ -215,8 +207,8 @@ def solve_by_lp(cmdp: CMDP, tol: float, budget: Budget, start: Start | None = No
     violation, time = certificate.violation, budget.elapsed
     prices = certificate.multipliers.copy()
     news = Snapshot(solution.iterations, certificate.objective, violation, certificate.bound, prices, time)
+    history = oracle_history([oracle_row(news)])
     budget.tell(news)
-    history = _history([tuple(np.copy(getattr(news, name)) for name in COLUMNS)])
     return Outcome(status, policy, certificate, history, solution.iterations, note=note)
 
 

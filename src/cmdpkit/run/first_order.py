@@ -44,7 +44,7 @@ def run_first_order(
     if getattr(choice.rule, "schedule", None) is not None:
         learner, choice = scheduled_learner(cmdp, choice, budget.max_iterations or 0, margins)
     else:
-        learner, choice = exact_learner(tight, choice, tol)
+        learner = exact_learner(tight, choice, tol)
     recorder = ExactRecorder(cmdp, learner, margins)
     prover = Prover(cmdp, recorder, tol, tol if margins is None else 0.0, budget.exhausted)
 
@@ -92,7 +92,7 @@ def scheduled_theorem(cmdp: CMDP, rule: Any, macro_steps: int) -> Theorem1:
     return theorem_1(cmdp, macro_steps, eta_dual, printed=rule.schedule == "paper")
 
 
-def exact_learner(cmdp: CMDP, choice: Choice, tol: float) -> tuple[ExactLearner, Choice]:
+def exact_learner(cmdp: CMDP, choice: Choice, tol: float) -> ExactLearner:
     """The learner of a method, with what the user left open set from the model's scales."""
     settings, method = choice.settings, choice.method
     start = settings.initial_policy
@@ -103,7 +103,7 @@ def exact_learner(cmdp: CMDP, choice: Choice, tol: float) -> tuple[ExactLearner,
     step = 5.0 / float(spans.max() if method.scale == "largest" else spans[0])
     if entropy and preset.get("natural", True) and alpha:
         step = 1.0 / alpha  # the largest step for which it contracts
-    learner = learner_of(cmdp)(
+    return learner_of(cmdp)(
         cmdp,
         start,
         step=step if settings.step is None else settings.step,
@@ -114,7 +114,6 @@ def exact_learner(cmdp: CMDP, choice: Choice, tol: float) -> tuple[ExactLearner,
         floor=preset.get("floor", -np.inf),
         accuracy=preset.get("accuracy", 0.0),
     )
-    return learner, choice
 
 
 def with_start(choice: Choice, problem: Problem) -> Choice:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from cmdpkit.checks import Array
+from cmdpkit.run.budget import Snapshot
 
 OTHER_NAMES = {"reward": "objective", "costs": "constraint_values", "steps": "samples"}
 """Former column names of training runs. They still work."""
+
+
+ORACLE_COLUMNS = ("objective", "violation", "bound", "multipliers", "time")
+"""The history of an exact method, one row per oracle call."""
 
 
 class History:
@@ -61,3 +66,13 @@ class History:
 
     def __repr__(self) -> str:
         return f"History({len(self)} rows: {', '.join(self._columns)})"
+
+
+def oracle_row(news: Snapshot) -> tuple[Array, ...]:
+    """Copies: what a callback does to the news must not reach the history."""
+    return tuple(np.copy(getattr(news, name)) for name in ORACLE_COLUMNS)
+
+
+def oracle_history(rows: Sequence[tuple[Array, ...]]) -> History:
+    columns = zip(*rows, strict=True) if rows else ((),) * len(ORACLE_COLUMNS)
+    return History(dict(zip(ORACLE_COLUMNS, columns, strict=True)))

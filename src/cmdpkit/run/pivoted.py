@@ -14,7 +14,7 @@ from cmdpkit.exact.memory import Memory
 from cmdpkit.exact.pivots import Vertex, is_pivotable, optimal_vertex
 from cmdpkit.model import CMDP
 from cmdpkit.run.budget import Budget, Snapshot
-from cmdpkit.run.history import History
+from cmdpkit.run.history import oracle_history, oracle_row
 from cmdpkit.run.outcome import Outcome
 from cmdpkit.run.status import Status
 
@@ -39,9 +39,8 @@ def solve_by_pivots(cmdp: CMDP, tol: float, budget: Budget) -> Outcome | None:
     prices = certificate.multipliers.copy()
     objective, violation = certificate.objective, certificate.violation
     news = Snapshot(1, objective, violation, certificate.bound, prices, budget.elapsed)
-    columns = ("objective", "violation", "bound", "multipliers", "time")
-    history = History({name: (np.copy(getattr(news, name)),) for name in columns})
-    budget.tell(news)  # a callback must not reach into what is returned
+    history = oracle_history([oracle_row(news)])
+    budget.tell(news)
     return Outcome(Status.OPTIMAL, vertex.policy, certificate, history, 1, memory=_memory(cmdp, vertex, certificate))
 
 

@@ -12,7 +12,7 @@ from cmdpkit.exact.plain import minimise_alone
 from cmdpkit.model import CMDP, StagedTransitions
 from cmdpkit.policy import TabularPolicy
 from cmdpkit.run.budget import Budget, Snapshot
-from cmdpkit.run.history import History
+from cmdpkit.run.history import oracle_history, oracle_row
 from cmdpkit.run.outcome import Outcome
 from cmdpkit.run.status import Status
 
@@ -36,8 +36,7 @@ def solve_without_limits(cmdp: CMDP, tol: float, budget: Budget) -> Outcome | No
     if not certificate.optimal(tol):
         return None
     news = Snapshot(1, certificate.objective, 0.0, certificate.bound, np.zeros(0), budget.elapsed)
+    history = oracle_history([oracle_row(news)])
     budget.tell(news)
-    columns = ("objective", "violation", "bound", "multipliers", "time")
-    history = History({name: (np.copy(getattr(news, name)),) for name in columns})
     policy = TabularPolicy.over(cmdp.pairs, cmdp.pairs.one_hot(found.choice))
     return Outcome(Status.OPTIMAL, policy, certificate, history, 1)

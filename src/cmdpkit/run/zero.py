@@ -66,7 +66,8 @@ def run_zero(cmdp: CMDP, choice: Choice, xi: float | None, budget: Budget, tol: 
 
 def _affordable(cmdp: CMDP, tol: float, budget: Budget) -> Array:
     """δ_i for which all limits together cost a quarter of `tol`, at multipliers that a few steps of PMD-PD find."""
-    learner, choice = exact_learner(cmdp, growing_steps(cmdp), 0.0)
+    choice = growing_steps(cmdp)
+    learner = exact_learner(cmdp, choice, 0.0)
     for iterate in islice(primal_dual(learner, choice.rule), PRICE_STEPS):
         size = cmdp.proof_scale(iterate.objective)
         assert iterate.distance is not None
