@@ -309,7 +309,18 @@ MUTANTS: list[Mutant] = [
         ("+= matrix[inside][:, outside].T @ visits", "+= 0.0", "what passes through transient states is lost"),
         ("weights[k] * stationary(", "stationary(", "classes are not weighted by how often they are reached"),
         ("closed[component[rows[leaves]]]", "closed[component[matrix.indices[leaves]]]", "closed classes are left"),
-        ("ahead = P[k, :k].sum() + leave[k]", "ahead = P[k, :k].sum() + 2.0 * leave[k]", "states are left twice"),
+    ),
+    *of(
+        "evaluation/factors.py",
+        "average",
+        ("onward.sum() + left", "onward.sum() + 2.0 * left", "states are left twice"),
+    ),
+    *of(
+        "evaluation/gains.py",
+        "average",
+        ("    least = 0.0\n", "    least = NEVER\n", "rare moves do not join classes"),
+        ("if cmdp.states <= FEW_STATES:", "if False:", "differences lose the digits of rare moves"),
+        ("initial @ gain\n", "initial @ bias\n", "averages at the start are lost beside the values"),
     ),
     *of(
         "evaluation/bounds.py",

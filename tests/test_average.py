@@ -80,6 +80,58 @@ def test_states_that_are_hardly_ever_left(rare):
     np.testing.assert_allclose(long_run_distribution(P, np.array([1.0, 0.0, 0.0])), [0.0, 0.25, 0.75], rtol=1e-12)
 
 
+@pytest.mark.parametrize("rare", [1e-3, 1e-8, 1e-12, 1e-14, 1e-18, 1e-100, 1e-300])
+def test_evaluations_that_hinge_on_rare_moves(rare):
+    """Balance between two states, the way to one of two ends, and a start that is left in the end."""
+    even = ck.TabularPolicy.uniform(3, 1)
+    for P, start, expected in (
+        ([[0.0, rare, 0.0], [0.5 * rare, 0.0, 0.0], [0.3, 0.0, 0.0]], 2, [1 / 3, 2 / 3, 0.0]),
+        ([[0.0, rare, 3.0 * rare], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]], 0, [0.0, 0.25, 0.75]),
+        ([[0.0, rare, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]], 0, [0.0, 1.0, 0.0]),
+    ):
+        table = np.array(P) + np.diag(1.0 - np.sum(P, axis=1))
+        reward = [[0.0], [1.0], [0.0]]
+        model = ck.CMDP(table[:, None, :], action_axis=1, reward=reward, average=True, initial=start)
+        found = ck.evaluate(model, even)
+        np.testing.assert_allclose(found.occupancy[:, 0], expected, rtol=1e-11, atol=0.0)
+        assert found.objective == pytest.approx(expected[1], rel=1e-11)
+
+
+def test_birth_and_death_that_hinge_on_rare_moves_of_the_policy():
+    """μ(s + 1)/μ(s) = up(s)/down(s + 1), where the policy moves up and down with probabilities from 1e-15 to 1."""
+    rng = np.random.default_rng(4)
+    for states in (2, 5, 40):
+        up, down = 10.0 ** rng.uniform(-15.0, -0.4, (2, states))
+        up[-1] = down[0] = 0.0
+        P = np.zeros((states, 3, states))
+        for s in range(states):
+            P[s, 0, s] = P[s, 1, min(s + 1, states - 1)] = P[s, 2, max(s - 1, 0)] = 1.0
+        ratios = np.cumsum(np.append(0.0, np.log(up[:-1]) - np.log(down[1:])))
+        expected = np.exp(ratios - ratios.max())
+        expected /= expected.sum()
+        reward = rng.uniform(1.0, 2.0, (states, 1)) * np.ones((1, 3))
+        model = ck.CMDP(P, reward=reward, average=True, action_axis=1, initial=0)
+        found = ck.evaluate(model, np.stack([1.0 - up - down, up, down], axis=1))
+        np.testing.assert_allclose(found.occupancy.sum(axis=1), expected, rtol=1e-10)
+        assert found.objective == pytest.approx(expected @ reward[:, 0], rel=1e-10)
+
+
+def test_averages_that_are_lost_in_rounding_are_refused():
+    """A large model whose two halves are joined by moves that rounding hides, and a small one where they underflow."""
+    states = 1_200
+    P = sp.lil_array((states, states))
+    for s in range(states):
+        P[s, (s + 1) % 600 + 600 * (s >= 600)] = 1.0
+    P[0, 900] = 1e-20
+    model = ck.CMDP(sp.csr_array(P), reward=np.ones((states, 1)), average=True, initial=0)
+    with pytest.raises(ArithmeticError, match="lost in rounding"):
+        ck.evaluate(model, ck.TabularPolicy.uniform(states, 1))
+    P = np.array([[1.0, 1e-200, 0.0], [1.0, 1e-200, 1e-200], [0.0, 0.0, 1.0]])[:, None, :]
+    small = ck.CMDP(P, reward=[[0.0], [0.0], [1.0]], average=True, initial=0)
+    with pytest.raises(ArithmeticError, match="lost in rounding"):
+        ck.evaluate(small, ck.TabularPolicy.uniform(3, 1))
+
+
 def test_averages_of_a_policy_and_of_a_mixture():
     """A machine that is run (reward 1, breaks with 0.1) and repaired: broken one step in eleven."""
     P = np.array([[[0.9, 0.1]], [[1.0, 0.0]]])

@@ -1,9 +1,12 @@
 """`deterministic=True` against brute force over all deterministic policies."""
 
 import itertools
+import os
+from unittest import mock
 
 import numpy as np
 import pytest
+import scipy.optimize
 
 import cmdpkit as ck
 from cmdpkit.exact.highs import solve_mixed
@@ -190,3 +193,17 @@ def test_branch_and_bound_in_another_process():
         np.testing.assert_allclose(answer.x, [1.0, 0.0], atol=1e-9)
         assert answer.bound == pytest.approx(-5.0)
     assert solve_mixed(*numbers, np.ones(2), np.ones(2), 60.0, lambda: True).status == 1
+
+
+def test_notes_of_branch_and_bound_stay_out_of_standard_output(capfd):
+    """HiGHS prints to the file descriptor itself, now and then; `--json` must stay JSON."""
+
+    def milp(*args, **kwargs):
+        os.write(1, b"a note\n")
+        return scipy.optimize.OptimizeResult(status=0, message="", x=np.zeros(1), mip_node_count=0, mip_dual_bound=0.0)
+
+    with mock.patch.object(scipy.optimize, "milp", milp):
+        solve_mixed(np.ones(1), np.ones((1, 1)), np.zeros(1), np.ones(1), np.ones(1), np.ones(1), None)
+    print("after")
+    told = capfd.readouterr()
+    assert (told.out, told.err) == ("after\n", "a note\n")

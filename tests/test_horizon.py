@@ -225,6 +225,9 @@ def test_policies_of_every_form_are_taken():
     assert result.status is ck.Status.OPTIMAL
     assert isinstance(result.last_policy, ck.StagedPolicy)
     assert result.average_policy.probabilities.shape == (T, S, A)
+    discounted = ck.problems.paper()
+    with pytest.raises(TypeError, match="a table for each of 2 stages"):
+        ck.certify(discounted, ck.StagedPolicy([discounted.pairs.uniform()] * 2))
 
 
 def test_staged_policies_are_checked_and_kept_in_files(tmp_path):

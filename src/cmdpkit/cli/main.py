@@ -80,6 +80,6 @@ def main() -> None:
     except MemoryError as error:
         click.echo(f"Error: not enough memory for this model ({error})", err=True)
         sys.exit(BAD_INPUT)
-    except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
+    except (ValueError, TypeError, OSError, RuntimeError, ImportError, ArithmeticError) as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(BAD_INPUT)

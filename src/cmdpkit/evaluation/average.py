@@ -14,6 +14,7 @@ import scipy.sparse as sp
 
 from cmdpkit.checks import Array, ConstraintArray, StateArray
 from cmdpkit.evaluation.chain import mixed_chain
+from cmdpkit.evaluation.factors import LOST, lu_without_differences
 from cmdpkit.model import CMDP, check_model
 from cmdpkit.policy import MixturePolicy, as_policy
 
@@ -134,28 +135,9 @@ def _visits(among: Any, first: Array, leave: Array) -> Array:
 
     n = among.shape[0]
     if n <= DENSE:
-        return _without_differences(among.toarray(), np.array(first), np.array(leave))
+        return np.maximum(lu_without_differences(among, leave)[1](first), 0.0)
     try:
         factors = splu((sp.eye_array(n) - among).T.tocsc())
     except RuntimeError as error:  # exactly singular
-        raise ArithmeticError("some states are left so seldom that long-run averages are lost in rounding") from error
+        raise ArithmeticError(LOST) from error
     return np.asarray(np.maximum(factors.solve(first), 0.0))
-
-
-def _without_differences(P: Array, b: Array, leave: Array) -> Array:
-    """x = b + x P by elimination in which 1 − P(k, k) is the sum of the other probabilities of a row.
-
-    There are no differences, so that no digits are lost where states are hardly ever left (Grassmann, Taksar and Heyman
-    1985).
-    """
-    n = len(b)
-    for k in range(n - 1, -1, -1):
-        ahead = P[k, :k].sum() + leave[k]
-        P[:k, k] /= ahead
-        b[k] /= ahead
-        P[:k, :k] += np.outer(P[:k, k], P[k, :k])
-        leave[:k] += P[:k, k] * leave[k]
-        b[:k] += b[k] * P[k, :k]
-    for k in range(1, n):
-        b[k] += b[:k] @ P[:k, k]
-    return b

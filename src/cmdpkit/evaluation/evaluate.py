@@ -11,7 +11,7 @@ import numpy as np
 
 from cmdpkit.checks import Array, PairTable
 from cmdpkit.evaluation.backup import action_values, gain
-from cmdpkit.evaluation.gains import policy_system
+from cmdpkit.evaluation.gains import exact_system, policy_system
 from cmdpkit.evaluation.system import Plan
 from cmdpkit.model import CMDP, Pairs, check_model
 from cmdpkit.policy import MixturePolicy, as_policy, lowered_policy
@@ -85,11 +85,10 @@ def evaluate(cmdp: CMDP, policy: Any) -> Evaluation:
     pi = as_policy(policy, cmdp.pairs).pi
     # Back to the user's sense: a reward is −c_0, an AtLeast quantity is −c_i.
     signs = np.concatenate([[cmdp.sense], cmdp.stated(cmdp.signs)])
-    system = policy_system(cmdp, pi)
+    system = exact_system(cmdp, pi)
     # V = (I − γ P_π)⁻¹ c_π
     policy_costs = signs * cmdp.pairs.expect(pi, _stated_costs(cmdp))
-    values = system.state_values(policy_costs)
-    at_start = cmdp.initial @ values
+    values, at_start = system.values_and_start(policy_costs)
     swept = system.plan.method == "sweeps" and cmdp.criterion != "average"
     visits = None if swept else system.state_occupancy()  # factors are not kept
     start = float(at_start[0]) + 0.0, at_start[1:]

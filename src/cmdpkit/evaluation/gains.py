@@ -9,6 +9,9 @@ small period converge too), else a linear system. That is the regenerative one, 
 with Q the chain P_π without its columns k, (I − Q) w = c_π and (I − Q) t = 1 are the cost and the time until k is next
 visited, and g = w(k)/t(k), h = w − g t. A chain with several classes has an average per class; g(s) is their mean,
 weighted by the probabilities of ending in each of them.
+
+Where parts of a chain are joined by rare moves only, 1 − P(s, s) and the like lose the digits on which the averages
+hinge. `exact_system` then solves the same system by elimination without differences.
 """
 
 from __future__ import annotations
@@ -20,8 +23,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from cmdpkit.checks import Array
-from cmdpkit.evaluation.average import recurrent_classes
-from cmdpkit.evaluation.factors import Krylov, Solve, dense_lu, sparse_lu
+from cmdpkit.evaluation.average import reachable, recurrent_classes
+from cmdpkit.evaluation.chain import mixed_chain
+from cmdpkit.evaluation.factors import LOST, Krylov, Solve, dense_lu, lu_without_differences, sparse_lu
 from cmdpkit.evaluation.patience import breathe
 from cmdpkit.evaluation.sweeps import sweep_gains, sweep_stationary
 from cmdpkit.evaluation.system import SWEEPS, Plan, PolicySystem, UniformSystem, first_method, reads_model
@@ -29,6 +33,9 @@ from cmdpkit.model import CMDP
 
 NEVER = 1e-14
 """Moves of smaller probability do not join classes: rounding in the linear systems is of that size."""
+
+SELDOM, FEW_STATES = 1e-6, 1_000
+"""Up to so many states, chains whose classes hinge on moves of smaller probability are solved without differences."""
 
 RARE = 0.02
 """A state that is visited less often than this part of the most frequent one does not mark the cycles of its class."""
@@ -60,11 +67,13 @@ class Gains(NamedTuple):
 class AverageSystem(PolicySystem):
     """Long-run averages, biases and the stationary distribution of one policy. Arguments: those of `PolicySystem`."""
 
+    least = NEVER  # smallest probability of a move that joins classes
+
     def __init__(
         self, cmdp: CMDP, probabilities: Array | None = None, choice: Any = None, plan: Plan | None = None
     ) -> None:
         super().__init__(cmdp, probabilities, choice, plan)
-        self.classes, self.label = recurrent_classes(self.chain, NEVER)
+        self.classes, self.label = recurrent_classes(self.chain, self.least)
         if self.classes > 1 and self.plan.method == "sweeps":  # no method for this chain, but for the others of the run
             self.plan = Plan(first_method(self.chain))
 
@@ -73,13 +82,19 @@ class AverageSystem(PolicySystem):
 
         Where g depends on the state, V = h + g(ρ) + M (g(s) − g(ρ)) with a large M: averages come first.
         """
+        return self._valued(policy_cost, guess, accuracy)[0]
+
+    def values_and_start(self, policy_cost: Array) -> tuple[Array, Array]:
+        return self._valued(policy_cost, None, 0.0)  # ρ · g: where g depends on the state it is small beside V
+
+    def _valued(self, policy_cost: Array, guess: Array | None, accuracy: Array | float) -> tuple[Array, Array]:
         cost = policy_cost.reshape(len(policy_cost), -1)
         gain, bias = self.gains(cost, None if guess is None else guess.reshape(cost.shape), accuracy)
         at_start = self.cmdp.initial @ gain
         values = bias + (at_start - self.cmdp.initial @ bias)
         if self.classes > 1:
             values += FAR_SIGHT * float(self._cycles.times.max()) * (gain - at_start)
-        return values.reshape(policy_cost.shape)
+        return values.reshape(policy_cost.shape), at_start
 
     def rough(self, policy_cost: Array) -> Array:
         return self.state_values(policy_cost)
@@ -144,7 +159,7 @@ class AverageSystem(PolicySystem):
         likely = self._guess()
         for tries_left in (2, 1, 0):
             states = _largest(likely, self.label, self.classes)
-            solve, transposed = self._solvers(_without_columns(self.chain, states))
+            solve, transposed = self._solvers(states)
             ends = np.zeros(self.cmdp.states)
             ends[states] = 1.0
             likely = visits = np.maximum(transposed(ends), 0.0)
@@ -163,14 +178,34 @@ class AverageSystem(PolicySystem):
             visits = 0.5 * (visits + backward @ visits)
         return visits
 
-    def _solvers(self, chain: Any) -> tuple[Solve, Solve]:
+    def _solvers(self, states: Any) -> tuple[Solve, Solve]:
         """Solvers of I − Q and its transpose, by the method that suits the chain."""
-        method = self._decide()
+        method, chain = self._decide(), _without_columns(self.chain, states)
         breathe()
         if method == "krylov":
             krylov = Krylov(chain, 1.0)
             return krylov.solve, krylov.solve_transposed
         return (sparse_lu if method == "sparse" else dense_lu)(chain, 1.0)
+
+
+class RareMoves(AverageSystem):
+    """The same where parts of the chain are joined by rare moves only: every move counts, and no digits are lost."""
+
+    least = 0.0
+
+    def values_and_start(self, policy_cost: Array) -> tuple[Array, Array]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            values, at_start = super().values_and_start(policy_cost)
+        if not np.isfinite(values).all():
+            raise ArithmeticError(LOST)
+        return values, at_start
+
+    def _may_sweep(self) -> bool:
+        return False
+
+    def _solvers(self, states: Any) -> tuple[Solve, Solve]:
+        leave = np.asarray(self.chain[:, states].sum(axis=1)).ravel()
+        return lu_without_differences(_without_columns(self.chain, states), leave)
 
 
 def drift(chain: Any, bias: Array, absolute: bool = False) -> Array:
@@ -196,9 +231,44 @@ def policy_system(
     return kind(cmdp, probabilities, choice, plan)
 
 
+def exact_system(cmdp: CMDP, probabilities: Array) -> PolicySystem:
+    """The linear system of a policy whose averages are right however rare the moves are on which they hinge.
+
+    Raises:
+        ArithmeticError: such averages are lost in rounding.
+    """
+    system = policy_system(cmdp, probabilities)
+    if not isinstance(system, AverageSystem) or _least_move(system.chain) > SELDOM:
+        return system
+    moves = mixed_chain(cmdp, (probabilities > 0.0).astype(float))  # without the underflow of a product
+    count, label = recurrent_classes(moves)
+    if _same_classes(count, label, *recurrent_classes(system.chain, SELDOM)):
+        return system
+    if cmdp.states <= FEW_STATES:
+        system = RareMoves(cmdp, probabilities)
+        seen = np.ones(cmdp.states, dtype=bool)
+    else:
+        seen = reachable(moves, cmdp.initial)
+    found = np.unique(system.label[seen & (system.label >= 0)]).size, system.label[seen]
+    if not _same_classes(np.unique(label[seen & (label >= 0)]).size, label[seen], *found):
+        raise ArithmeticError(LOST)
+    return system
+
+
 def uniform_system(cmdp: CMDP, plan: Plan) -> PolicySystem:
     """The linear system of the uniform policy, which goes everywhere."""
     return UniformSystem(cmdp, plan) if reads_model(cmdp) else policy_system(cmdp, cmdp.pairs.uniform(), plan=plan)
+
+
+def _least_move(chain: Any) -> float:
+    """The smallest positive probability."""
+    table = chain.data if sp.issparse(chain) else chain
+    return float(np.min(table, where=table > 0.0, initial=1.0))
+
+
+def _same_classes(count: int, label: Any, other_count: int, other: Any) -> bool:
+    """Whether classes are the same without rare moves: each of them is then within one, or among transient states."""
+    return count == other_count and np.array_equal(label >= 0, other >= 0)
 
 
 def _largest(weights: Array, label: Any, classes: int) -> Any:

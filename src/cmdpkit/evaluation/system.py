@@ -136,6 +136,11 @@ class PolicySystem:
         values = self._by_krylov().solve(policy_cost, guess, residual)
         return self._sweep(policy_cost, values, accuracy, MOST_SWEEPS).values.reshape(policy_cost.shape)
 
+    def values_and_start(self, policy_cost: Array) -> tuple[Array, Array]:
+        """V (S, n) of costs (S, n), and their values (n,) from the initial distribution."""
+        values = self.state_values(policy_cost)
+        return values, self.cmdp.initial @ values
+
     def rough(self, policy_cost: Array) -> Array:
         """Values to a few digits where that takes fewer sweeps; after that the plan is known."""
         if self._may_sweep():

@@ -6,11 +6,13 @@ the files hold plain arrays.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -151,9 +153,27 @@ def _milp(cost: Array, matrix: Any, low: Array, high: Array, upper: Array, whole
 
     options = {"mip_rel_gap": GAP} | ({} if np.isinf(time_limit) else {"time_limit": max(time_limit, 1e-3)})
     rows = LinearConstraint(sp.csr_array(matrix), low, high)
-    answer = milp(cost, integrality=whole, bounds=Bounds(0.0, upper), constraints=rows, options=options)
+    with _told_on_stderr():
+        answer = milp(cost, integrality=whole, bounds=Bounds(0.0, upper), constraints=rows, options=options)
     bound = -np.inf if answer.mip_dual_bound is None else float(answer.mip_dual_bound)
     return Answer(int(answer.status), str(answer.message), answer.x, np.zeros(0), answer.mip_node_count or 0, bound)
+
+
+@contextlib.contextmanager
+def _told_on_stderr() -> Iterator[None]:
+    """Branch and bound prints notes of its own, whatever it is asked: keep them out of what callers print."""
+    try:
+        kept = os.dup(1)
+    except OSError:  # no standard output
+        yield
+        return
+    sys.stdout.flush()
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _solved(arrays: dict[str, Any]) -> Answer:

@@ -345,6 +345,9 @@ def refuse_results(policy: Any) -> None:
 
 def check_probabilities(probabilities: Any) -> PairTable:
     refuse_results(probabilities)
+    if hasattr(probabilities, "horizon"):
+        stages = probabilities.horizon
+        raise TypeError(f"the policy has a table for each of {stages} stages; one for all steps is needed here")
     table = as_floats(probabilities, "a policy's probabilities")
     if table.ndim != 2 or 0 in table.shape:
         raise ValueError(f"a policy's probabilities have shape {table.shape}; they need shape (states, actions)")
